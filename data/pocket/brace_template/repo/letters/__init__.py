@@ -1,0 +1,5 @@
+"""Fill in form letters."""
+
+from letters.template import TemplateError, render
+
+__all__ = ["TemplateError", "render"]

@@ -1,0 +1,173 @@
+"""Turns the names in a study into parts: task set, sandbox provider, model servers, clients.
+
+Everything heavy is imported where it is used. What had to be degraded is a line that the caller prints and records.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.agent import Agent, ModelAgent
+from harness.branch import Stage
+from harness.config import OpenAIModel, ScriptedModel, SimulatedModel, Study
+from harness.errors import ConfigError, ModelError
+from harness.model.protocol import ModelClient, Sampling
+from harness.record import Task
+from harness.sandbox.protocol import SandboxLimits, SandboxProvider
+from harness.tasks.protocol import TaskSet
+
+TASK_SETS = ("pocket",)
+
+
+def cache_folder() -> Path:
+    """Where start trees are kept between runs: $FORKROLL_CACHE, else the user's cache folder."""
+    named = os.environ.get("FORKROLL_CACHE")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "forkroll"
+
+
+def open_tasks(name: str) -> TaskSet:
+    """The task set of that name."""
+    if name not in TASK_SETS:
+        raise ConfigError(f"unknown task set {name!r}; known: {', '.join(TASK_SETS)}")
+    from harness.tasks.pocket import Pocket
+
+    return Pocket(cache_folder())
+
+
+def select_tasks(study: Study, tasks: TaskSet) -> list[Task]:
+    """The study's tasks, in the set's order; an unknown id or an empty selection is an error."""
+    known = {task.instance_id: task for task in tasks.tasks()}
+    ids = known if study.tasks.ids is None else study.tasks.ids
+    unknown = [task_id for task_id in ids if task_id not in known]
+    if unknown:
+        raise ConfigError(
+            f"task set {tasks.name!r} has no task {unknown[0]!r}; first of its own: {next(iter(known), '-')}"
+        )
+    chosen = [known[task_id] for task_id in ids][: study.tasks.count]
+    if not chosen:
+        raise ConfigError("no tasks: `tasks.ids` is empty; leave it out to take the whole set")
+    return chosen
+
+
+@dataclass(frozen=True)
+class OpenProvider:
+    """A sandbox provider and what is less than asked for."""
+
+    provider: SandboxProvider
+    degraded: tuple[str, ...]
+
+
+@contextmanager
+def open_provider(study: Study, scratch: Path, *, allow_unsandboxed: bool) -> Iterator[OpenProvider]:
+    """The study's sandbox provider; `auto` takes namespaces where the kernel allows them."""
+    from harness.sandbox.local import LocalProvider
+    from harness.sandbox.namespace import NamespaceProvider, available
+
+    why_not = "" if study.sandbox == "local" else available() or ""
+    if study.sandbox == "namespace" and why_not:
+        raise ConfigError(f"sandbox `namespace` does not work here: {why_not}")
+    limits = SandboxLimits()
+    if study.sandbox != "local" and not why_not:
+        isolated = NamespaceProvider(limits=limits, scratch=scratch)
+        try:
+            yield OpenProvider(isolated, tuple(isolated.degraded))
+        finally:
+            isolated.close()
+        return
+    _refuse_unsandboxed(study, allow_unsandboxed)
+    notes = (f"sandbox is `local` (not isolated): {why_not}",) if why_not else ("sandbox is `local`: not isolated",)
+    local = LocalProvider(limits=limits, scratch=scratch)
+    try:
+        yield OpenProvider(local, notes)
+    finally:
+        local.close()
+
+
+def _refuse_unsandboxed(study: Study, allowed: bool) -> None:
+    real = [name for name, model in study.models.items() if isinstance(model, OpenAIModel)]
+    if real and not allowed:
+        raise ConfigError(
+            f"model {real[0]!r} would run commands of its own choice on this machine without a sandbox; "
+            "run `forkroll doctor` to see what namespaces need, or pass --allow-unsandboxed"
+        )
+
+
+@dataclass(frozen=True)
+class OpenModels:
+    """A client for each of the study's models, and what a manifest should say of the servers."""
+
+    clients: Mapping[str, ModelClient]
+    facts: Mapping[str, object]
+
+
+@contextmanager
+def open_models(study: Study) -> Iterator[OpenModels]:
+    """Start the servers that the study brings along, and connect to all."""
+    with ExitStack() as stack:
+        clients: dict[str, ModelClient] = {}
+        facts: dict[str, object] = {}
+        for name, model in study.models.items():
+            if isinstance(model, ScriptedModel):
+                clients[name] = _scripted(model)
+            elif isinstance(model, OpenAIModel):
+                clients[name] = _openai(name, model, stack)
+        simulated = {name: model for name, model in study.models.items() if isinstance(model, SimulatedModel)}
+        for name, client, fact in _simulated(simulated, stack):
+            clients[name], facts[name] = client, fact
+        yield OpenModels(clients, facts)
+
+
+def _scripted(model: ScriptedModel) -> ModelClient:
+    from harness.model.scripted import ScriptedClient
+
+    return ScriptedClient(model.commands)
+
+
+def _openai(name: str, model: OpenAIModel, stack: ExitStack) -> ModelClient:
+    from harness.model.openai import OpenAIClient, Patience
+
+    key = os.environ.get(model.api_key_env) if model.api_key_env else None
+    if model.api_key_env and not key:
+        raise ConfigError(f"model {name!r}: environment variable {model.api_key_env} is not set")
+    patience = Patience(request_seconds=model.request_seconds)
+    client = OpenAIClient(model.base_url, model.model, api_key=key, patience=patience)
+    stack.callback(client.close)
+    try:
+        served = client.served_models()
+    except ModelError as error:
+        raise ConfigError(f"model {name!r}: no answer from {model.base_url}: {error}") from None
+    if model.model not in served:
+        raise ConfigError(f"model {name!r}: {model.base_url} does not serve {model.model!r}; it serves {served}")
+    return client
+
+
+def _simulated(
+    models: Mapping[str, SimulatedModel], stack: ExitStack
+) -> Iterator[tuple[str, ModelClient, Mapping[str, object]]]:
+    """One server a noise kind: the noise is a property of a server, not of a request."""
+    from harness.model.openai import OpenAIClient
+    from harness.model.simulated.process import SimulatedServer
+
+    servers: dict[str, SimulatedServer] = {}
+    for name, model in models.items():
+        if model.noise not in servers:
+            servers[model.noise] = stack.enter_context(SimulatedServer(noise=model.noise))
+        client = OpenAIClient(servers[model.noise].base_url, model.profile)
+        stack.callback(client.close)
+        yield name, client, {"client": "simulated", "profile": model.profile, "noise": model.noise}
+
+
+def agents_maker(study: Study, clients: Mapping[str, ModelClient]) -> Callable[[], Mapping[str, Agent]]:
+    """Makes fresh agents for one rollout."""
+    wanted = study.sampling
+    sampling = Sampling(wanted.temperature, wanted.max_tokens, wanted.logprobs)
+    return lambda: {name: ModelAgent(client, study.dialect, sampling) for name, client in clients.items()}
+
+
+def stage_of(study: Study, tasks: TaskSet, provider: SandboxProvider, clients: Mapping[str, ModelClient]) -> Stage:
+    """What every cell of the run works with."""
+    return Stage(study, tasks, provider, agents_maker(study, clients))

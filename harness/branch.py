@@ -1,0 +1,141 @@
+"""One cell: a base, or one arm and replicate from one fork, from a fresh sandbox to a graded record."""
+
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from harness.agent import Agent
+from harness.config import Study
+from harness.fork import Resumed, resume_at, start_of
+from harness.loop import Continuation, Start, rollout
+from harness.record import Arm, Branch, Ending, ForkPoint, Provenance, Step, Task, Trajectory
+from harness.routing import Always, policy_for
+from harness.sandbox.protocol import SandboxProvider
+from harness.score import score
+from harness.tasks.protocol import TaskSet
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What every cell of a run works with."""
+
+    study: Study
+    tasks: TaskSet
+    provider: SandboxProvider
+    new_agents: Callable[[], Mapping[str, Agent]]
+    """Fresh agents for one rollout, by the study's names."""
+
+
+@dataclass(frozen=True)
+class BaseCell:
+    """A base rollout to be run."""
+
+    id: str
+    task: Task
+    agent: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class BranchCell:
+    """A branch to be run."""
+
+    id: str
+    task: Task
+    direction: str
+    base: Trajectory
+    fork: ForkPoint
+    arm: Arm
+    replicate: int
+    seed: int
+
+
+class _Clock:
+    """Times the parts of one cell."""
+
+    def __init__(self, attempt: int) -> None:
+        self._attempt, self._started_at = attempt, datetime.now(UTC).isoformat()
+        self._start = self._ready = self._rolled = time.monotonic()
+
+    def sandbox_ready(self) -> None:
+        self._ready = time.monotonic()
+
+    def rolled_out(self) -> None:
+        self._rolled = time.monotonic()
+
+    def provenance(self) -> Provenance:
+        now = time.monotonic()
+        return Provenance(
+            attempt=self._attempt,
+            host=socket.gethostname(),
+            started_at=self._started_at,
+            seconds=now - self._start,
+            scoring_seconds=now - self._rolled,
+            sandbox_start_seconds=self._ready - self._start,
+        )
+
+
+def run_base(cell: BaseCell, stage: Stage, on_step: Callable[[Step], None], attempt: int) -> Trajectory:
+    """Roll the base out and grade it."""
+    clock, study = _Clock(attempt), stage.study
+    with stage.provider.start(stage.tasks.image(cell.task)) as sandbox:
+        start_digest = sandbox.digest()
+        clock.sandbox_ready()
+        done = rollout(
+            cell.task, Always(cell.agent), stage.new_agents(), sandbox,
+            limits=study.limits, seed=cell.seed, on_step=on_step,
+        )  # fmt: skip
+        patch = sandbox.working_diff(cell.task.base_commit)
+    clock.rolled_out()
+    return Trajectory(
+        id=cell.id,
+        task_id=cell.task.instance_id,
+        agent=cell.agent,
+        seed=cell.seed,
+        sandbox=stage.provider.name,
+        start_digest=start_digest,
+        steps=done.steps,
+        ending=_ending(cell.task, done, patch, stage),
+        provenance=clock.provenance(),
+    )
+
+
+def run_branch(cell: BranchCell, stage: Stage, on_step: Callable[[Step], None], attempt: int) -> Branch:
+    """Bring a fresh sandbox to the fork, let the arm go on from there, grade it."""
+    clock, study = _Clock(attempt), stage.study
+    start = start_of(cell.fork, cell.base, study.budget)
+    with resume_at(cell.fork, cell.base, stage.tasks.image(cell.task), stage.provider, study) as resumed:
+        clock.sandbox_ready()
+        done, patch = _continue(cell, stage, resumed, start, on_step)
+    clock.rolled_out()
+    return Branch(
+        id=cell.id,
+        task_id=cell.task.instance_id,
+        direction=cell.direction,
+        fork=cell.fork,
+        arm=cell.arm,
+        replicate=cell.replicate,
+        seed=cell.seed,
+        sandbox=stage.provider.name,
+        prefix=resumed.check,
+        steps=done.steps,
+        ending=_ending(cell.task, done, patch, stage),
+        provenance=clock.provenance(),
+    )
+
+
+def _continue(
+    cell: BranchCell, stage: Stage, resumed: Resumed, start: Start, on_step: Callable[[Step], None]
+) -> tuple[Continuation, bytes]:
+    done = rollout(
+        cell.task, policy_for(cell.arm), stage.new_agents(), resumed.sandbox,
+        limits=stage.study.limits, seed=cell.seed, start=start, on_step=on_step,
+    )  # fmt: skip
+    return done, resumed.sandbox.working_diff(cell.task.base_commit)
+
+
+def _ending(task: Task, done: Continuation, patch: bytes, stage: Stage) -> Ending:
+    outcome = score(task, patch, stage.tasks, stage.provider)
+    return Ending(spent=done.spent, stop=done.stop, submission=done.submission, patch=patch, outcome=outcome)

@@ -1,0 +1,186 @@
+"""The command line, and the composition root: parse, load, call one function, print.
+
+Nothing heavy is imported before a command needs it; `forkroll --help` imports typer and nothing of ours.
+Exit codes: 0 done, 1 gate tripped, 2 usage or configuration, 4 incomplete or nothing measured, 130 interrupted.
+"""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from analysis.table import Table
+
+app = typer.Typer(
+    name="forkroll",
+    help="Counterfactual branching rollouts of LLM agents: fork real runs, swap the model, measure what changes.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+INCOMPLETE = 4
+
+RunArgument = Annotated[Path, typer.Argument(help="Folder of a run.", metavar="RUN")]
+FormatOption = Annotated[str, typer.Option("--format", help="text, md, csv, latex or json.")]
+
+
+def main() -> None:
+    """Entry point: errors that a person must act on are one line and exit code 2."""
+    from harness.errors import UsageError
+
+    try:
+        app()
+    except UsageError as error:
+        print(f"forkroll: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output left; nothing more to say
+        sys.exit(0)
+
+
+@app.command()
+def run(
+    study: Annotated[str, typer.Argument(help="Study file, or the name of a bundled study.", metavar="STUDY")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Overrides such as replicates=4 or limits.calls=20.", metavar="KEY=VALUE")
+    ] = None,
+    folder: Annotated[Path | None, typer.Option("--run", help="Run folder. Default: runs/<study name>.")] = None,
+    force_new: Annotated[
+        bool, typer.Option("--force-new", help="Where the folder holds another study: make a sibling folder.")
+    ] = False,
+    allow_unsandboxed: Annotated[
+        bool, typer.Option("--allow-unsandboxed", help="Let real models run commands on this machine in `local`.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the fork table as JSON.")] = False,
+) -> None:
+    """Run a study: bases, forks, arms, scores. Resumes where it stopped; what is done is not run again."""
+    from harness.run import run_study
+
+    finished = run_study(
+        study,
+        overrides or [],
+        folder=folder,
+        force_new=force_new,
+        allow_unsandboxed=allow_unsandboxed,
+        say=lambda text: print(text, file=sys.stderr),
+    )
+    _print_tables(_fork_tables(finished.folder.path), "json" if as_json else "text")
+    for text in finished.closing_lines():
+        print(text, file=sys.stderr)
+    raise typer.Exit(finished.exit_code)
+
+
+@app.command()
+def status(folder: RunArgument) -> None:
+    """How far a run is, what failed and why, what is owed."""
+    from harness.run import open_run
+    from harness.show import status_lines
+
+    opened = open_run(folder)
+    _print_lines(status_lines(opened.folder, opened.records, opened.owed, opened.unplanned))
+    raise typer.Exit(INCOMPLETE if opened.owed else 0)
+
+
+@app.command()
+def show(
+    folder: RunArgument,
+    cell: Annotated[str | None, typer.Argument(help="Id of a base or a branch.", metavar="[ID]")] = None,
+    step: Annotated[int | None, typer.Argument(help="A step of it, in full.", metavar="[STEP]")] = None,
+) -> None:
+    """A run's bases; a base with its branches as a tree; a branch; or one step with action, output and exit code."""
+    from harness.run import open_run
+    from harness.show import overview_lines, record_lines, step_lines
+
+    opened = open_run(folder)
+    if cell is None:
+        _print_lines(overview_lines(opened.study, opened.records))
+        return
+    lines = record_lines(cell, opened.records)
+    if step is not None:
+        lines = step_lines(opened.record(cell), step)
+    _print_lines(lines)
+
+
+@app.command()
+def tables(
+    folder: Annotated[Path, typer.Argument(help="A run folder, or with --paper the paper's released files.")],
+    paper: Annotated[bool, typer.Option("--paper", help="The paper's tables, published | recomputed.")] = False,
+    form: FormatOption = "text",
+    seed: Annotated[int, typer.Option(help="Seed of the bootstrap (--paper).")] = 0,
+    resamples: Annotated[int, typer.Option(help="Bootstrap resamples (--paper).", min=100)] = 10_000,
+    bucket: Annotated[str, typer.Option(help="Early and late by `rank` or as `released` (--paper).")] = "rank",
+) -> None:
+    """Tables of a run, or the paper's main tables recomputed from its released data."""
+    made = _paper_tables(folder, bucket, seed, resamples) if paper else _fork_tables(folder)
+    _print_tables(made, form)
+
+
+@app.command()
+def export(folder: RunArgument) -> None:
+    """Write the canonical export: records by id, without clocks, hosts and attempts; equal runs, equal bytes."""
+    from harness.journal import RunFolder
+
+    print(RunFolder(folder).require().export())
+
+
+@app.command()
+def doctor() -> None:
+    """What this machine has and lacks, and the command that mends each miss."""
+    from harness.doctor import examine
+
+    findings = list(examine())
+    _print_lines([finding.line() for finding in findings])
+    raise typer.Exit(1 if any(finding.state == "missing" for finding in findings) else 0)
+
+
+@app.command("serve-sim", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def serve_sim(context: typer.Context) -> None:
+    """Serve the simulated models over HTTP; options as in `python -m harness.model.simulated.server --help`."""
+    from harness.model.simulated.server import main as serve
+
+    raise typer.Exit(serve(context.args))
+
+
+def _fork_tables(folder: Path) -> "Sequence[Table]":
+    from analysis.fork_tables import fork_tables
+
+    from analysis.load import load_run
+
+    return fork_tables(load_run(folder))
+
+
+def _paper_tables(folder: Path, bucket: str, seed: int, resamples: int) -> "Sequence[Table]":
+    import numpy as np
+    from analysis.paper_tables import paper_tables
+
+    from analysis.paper import PaperDataError, load_release
+    from harness.errors import UsageError
+
+    if bucket not in ("rank", "released"):
+        raise UsageError(f"--bucket is rank or released, not {bucket!r}")
+    try:
+        release = load_release(folder)
+    except PaperDataError as error:
+        raise UsageError(str(error)) from None
+    return paper_tables(release, bucket=bucket, rng=np.random.default_rng(seed), resamples=resamples)
+
+
+def _print_tables(made: "Sequence[Table]", form: str) -> None:
+    from analysis.table import FORMATS, render_many
+
+    from harness.errors import UsageError
+
+    if form not in FORMATS:
+        raise UsageError(f"--format is one of {', '.join(FORMATS)}, not {form!r}")
+    print(render_many(made, form))
+
+
+def _print_lines(lines: "Sequence[str]") -> None:
+    for line in lines:
+        print(line)

@@ -1,0 +1,285 @@
+"""A study file plus `key=value` overrides become one frozen, validated object.
+
+Unknown keys are errors that name the nearest valid one. Nothing here touches a server, a sandbox or a run folder.
+"""
+
+import difflib
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from harness.bundled import bundled
+from harness.errors import ConfigError
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+Positive = Annotated[int, Field(ge=1)]
+
+
+# YAML reads a bare `off` as false.
+Noise = Annotated[
+    Literal["off", "iid", "position", "batch_shared", "server_sticky"],
+    BeforeValidator(lambda value: "off" if value is False else value),
+]
+
+
+class Section(BaseModel):
+    """Frozen; unknown keys are an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TasksSection(Section):
+    """Which tasks."""
+
+    set: Name = "pocket"
+    ids: tuple[str, ...] | None = None
+    """None: all of the set."""
+    count: Positive | None = None
+    """The first so many of them; None: no cut."""
+
+
+class SimulatedModel(Section):
+    """The simulated model; a server for it is started with the run."""
+
+    client: Literal["simulated"]
+    profile: Literal["small", "large", "exact"]
+    noise: Noise = "iid"
+
+
+class ScriptedModel(Section):
+    """Answers call n with command n, whatever it is asked."""
+
+    client: Literal["scripted"]
+    commands: tuple[str, ...] = Field(min_length=1)
+
+
+class OpenAIModel(Section):
+    """Any OpenAI-compatible server."""
+
+    client: Literal["openai"]
+    base_url: str
+    model: str
+    api_key_env: str | None = None
+    """Name of the environment variable that holds the key; None: no key is sent."""
+    request_seconds: float = Field(default=600.0, gt=0)
+
+
+ModelSection = Annotated[SimulatedModel | ScriptedModel | OpenAIModel, Field(discriminator="client")]
+
+
+class Direction(Section):
+    """A base model and the one that takes over."""
+
+    base: Name
+    swap: Name
+
+
+class ForksSection(Section):
+    """Where bases are forked and how a branch is brought there."""
+
+    rule: Literal["paper_fraction", "fraction", "call_fraction", "absolute", "every"]
+    at: tuple[float, ...] = ()
+    """Fractions in (0, 1) for the fraction rules; 1-based steps for `absolute`; one period for `every`."""
+    mode: Literal["reexecute"] = "reexecute"
+
+    @model_validator(mode="after")
+    def _points_fit_the_rule(self) -> "ForksSection":
+        if not self.at:
+            raise ValueError("`at` is empty: name at least one point")
+        if self.rule.endswith("fraction"):
+            bad = [value for value in self.at if not 0 < value < 1]
+            if bad:
+                raise ValueError(f"fractions must lie strictly between 0 and 1, not {bad[0]:g}")
+            return self
+        bad = [value for value in self.at if value < 1 or value != int(value)]
+        if bad:
+            raise ValueError(f"`{self.rule}` takes whole numbers from 1 up, not {bad[0]:g}")
+        if self.rule == "every" and len(self.at) != 1:
+            raise ValueError("`every` takes one number, the period")
+        return self
+
+
+class SamplingSection(Section):
+    """How completions are drawn. A seed is always sent."""
+
+    temperature: float = Field(default=0.0, ge=0)
+    max_tokens: Positive = 2048
+    logprobs: bool = False
+
+
+class RunLimits(Section):
+    """Limits of the whole run, over all its sessions, checked before each cell. None: no limit."""
+
+    calls: Positive | None = None
+    seconds: float | None = Field(default=None, gt=0)
+    disk_bytes: Positive | None = None
+
+
+class LimitsSection(Section):
+    """Limits of one rollout. None: no limit. Checked before each model call."""
+
+    calls: Positive | None = 50
+    tokens: Positive | None = None
+    """Generated tokens."""
+    seconds: float | None = Field(default=None, gt=0)
+    format_errors: Positive = 3
+    """So many in a row stop the rollout."""
+    action_seconds: float = Field(default=120.0, gt=0)
+    run: RunLimits = RunLimits()
+
+
+class Study(Section):
+    """One study: everything that decides what is run."""
+
+    name: Name
+    seed: int
+    tasks: TasksSection = TasksSection()
+    sandbox: Literal["auto", "namespace", "local"] = "auto"
+    """auto: namespace where the kernel allows; else local, for simulated and scripted models only."""
+    models: dict[Name, ModelSection] = Field(min_length=1)
+    directions: dict[Name, Direction] = Field(min_length=1)
+    forks: ForksSection
+    arms: tuple[Literal["swap", "control"], ...] = Field(default=("swap", "control"), min_length=1)
+    replicates: Positive = 2
+    budget: Literal["carry", "refund"] = "carry"
+    """refund gives the prefix's format-error calls back, as the paper did; it exists to reproduce that."""
+    dialect: Literal["tool_call", "text"] = "tool_call"
+    sampling: SamplingSection = SamplingSection()
+    limits: LimitsSection = LimitsSection()
+    workers: Positive = 4
+    retries: Annotated[int, Field(ge=0)] = 2
+    """Further attempts at a cell that infrastructure ended."""
+
+    @model_validator(mode="after")
+    def _directions_name_models(self) -> "Study":
+        for label, direction in self.directions.items():
+            for model in (direction.base, direction.swap):
+                if model not in self.models:
+                    known = ", ".join(self.models)
+                    raise ValueError(f"direction {label!r} names model {model!r}, which is not among models: {known}")
+        return self
+
+
+OPERATIONAL = ("workers", "retries", "limits.run")
+"""Keys that may differ between two sessions of one run: they change when work is done, not what is done."""
+
+
+def load_study(source: str, overrides: Sequence[str] = ()) -> Study:
+    """The study in the file `source` (or bundled under that name) with dotted `key=value` overrides applied."""
+    path = _find(source)
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not a text file") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: a study file holds keys and values, such as `name: my-study`")
+    for override in overrides:
+        _apply(content, override)
+    return validate(content, str(path))
+
+
+def validate(content: Mapping[str, Any], where: str) -> Study:
+    """`content` as a Study; the first fault as one line that names the key and what to do."""
+    try:
+        return Study.model_validate(content)
+    except ValidationError as error:
+        raise ConfigError(f"{where}: {_explain(error)}") from None
+
+
+def _find(source: str) -> Path:
+    named = bundled("configs") / f"{source}.yaml"
+    for path in (Path(source), named):
+        if path.is_file():
+            return path
+    known = sorted(path.stem for path in bundled("configs").glob("*.yaml"))
+    raise ConfigError(f"no study file {source!r}; bundled studies: {', '.join(known)}")
+
+
+def _apply(content: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"override {override!r} is not of the form key=value")
+    *parents, last = key.split(".")
+    place: Any = content
+    for parent in parents:
+        place = place.setdefault(parent, {}) if isinstance(place, dict) else None
+        if place is None:
+            break
+    if not isinstance(place, dict):
+        raise ConfigError(f"override {override!r}: {'.'.join(parents)} holds no keys")
+    try:
+        place[last] = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ConfigError(f"override {override!r}: {text!r} is not valid YAML") from None
+
+
+def _explain(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    location = [part for part in first["loc"] if not str(part).startswith("function-")]
+    key = ".".join(str(part) for part in location if part not in ("simulated", "scripted", "openai"))
+    if first["type"] == "extra_forbidden":
+        return f"unknown key `{key}`{_nearest(str(location[-1]), _keys_at(location[:-1]))}"
+    if first["type"] == "missing":
+        return f"`{key}` is missing"
+    message = first["msg"].removeprefix("Value error, ")
+    value = first.get("input")
+    got = f" (got {value!r})" if isinstance(value, str | int | float | bool) or value is None else ""
+    return f"`{key}`: {message}{got}" if key else message
+
+
+def _nearest(word: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"; did you mean `{close[0]}`?" if close else f"; known here: {', '.join(known)}"
+
+
+def _keys_at(location: Sequence[Any]) -> list[str]:
+    """The keys that the section at `location` knows."""
+    section: Any = Study
+    for part in location:
+        section = _descend(section, part)
+    return list(section.model_fields) if isinstance(section, type) and issubclass(section, Section) else []
+
+
+def _descend(kind: Any, part: Any) -> Any:
+    origin = get_origin(kind)
+    if origin is Annotated:
+        return _descend(get_args(kind)[0], part)
+    if origin is dict:
+        return get_args(kind)[1]
+    if origin in (Union, types.UnionType):
+        return next((option for option in get_args(kind) if _tag(option) == part), None)
+    if isinstance(kind, type) and issubclass(kind, BaseModel) and part in kind.model_fields:
+        return kind.model_fields[part].annotation
+    return None
+
+
+def _tag(option: Any) -> str | None:
+    field = option.model_fields.get("client") if isinstance(option, type) and issubclass(option, Section) else None
+    return get_args(field.annotation)[0] if field is not None else None
+
+
+def identity(study: Study) -> dict[str, Any]:
+    """The study as flat dotted keys, without those that may differ between sessions of one run."""
+    flat: dict[str, Any] = {}
+    _flatten(study.model_dump(mode="json"), "", flat)
+    return {key: value for key, value in flat.items() if not key.startswith(OPERATIONAL)}
+
+
+def _flatten(value: Any, prefix: str, flat: dict[str, Any]) -> None:
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            _flatten(item, f"{prefix}.{key}" if prefix else key, flat)
+    else:
+        flat[prefix] = value
+
+
+def to_yaml(study: Study) -> str:
+    """The resolved study as YAML that `load_study` reads back to the same object."""
+    return yaml.safe_dump(study.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

@@ -1,0 +1,66 @@
+"""Says what this machine has and lacks, and the command that mends each miss."""
+
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the checklist."""
+
+    name: str
+    state: Literal["ok", "missing", "optional"]
+    """optional: absent, and only some studies need it."""
+    detail: str
+    remedy: str = ""
+    """What to run or set; empty when nothing is to be done."""
+
+    def line(self) -> str:
+        """The finding for a terminal."""
+        mark = {"ok": "[ok]", "missing": "[missing]", "optional": "[absent]"}[self.state]
+        return f"{mark:<10} {self.name}: {self.detail}" + (f"\n{'':<11}mend: {self.remedy}" if self.remedy else "")
+
+
+def examine() -> Iterator[Finding]:
+    """All findings, cheapest first."""
+    yield _python()
+    yield _program("git", "missing", "start trees, diffs and grading need it", "sudo apt-get install git")
+    yield _program("bash", "missing", "every action is a bash command", "sudo apt-get install bash")
+    yield _namespaces()
+    yield from _gaps()
+    yield _program("docker", "optional", "not needed: no sandbox of this version uses it", "")
+
+
+def _python() -> Finding:
+    return Finding("python", "ok", f"{platform.python_version()} at {sys.executable}")
+
+
+def _program(name: str, state: Literal["missing", "optional"], why: str, remedy: str) -> Finding:
+    path = shutil.which(name)
+    if path is None:
+        return Finding(name, state, why, remedy)
+    done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+    return Finding(name, "ok", (done.stdout.splitlines() or [path])[0])
+
+
+def _namespaces() -> Finding:
+    from harness.sandbox.namespace import available
+
+    why_not = available()
+    if why_not is None:
+        return Finding("namespace sandbox", "ok", "user, mount, pid, network and ipc namespaces work")
+    return Finding(
+        "namespace sandbox", "missing", "not available; only simulated and scripted models run, in `local`", why_not
+    )
+
+
+def _gaps() -> Iterator[Finding]:
+    from harness.sandbox.namespace import namespace_gaps
+
+    for gap in namespace_gaps():
+        yield Finding("namespace limit", "optional", gap)

@@ -1,0 +1,243 @@
+"""The run folder: it owns every path in it, appends whole records and reads them back.
+
+    RUN/
+      study.yaml        the study as resolved
+      manifest.json     what made this run: versions, commit, machine, one entry a session
+      records/*.jsonl   one whole record a line; each session of the driver writes a file of its own
+      scratch/          steps of rollouts under way, for `status` and `show`; not part of the result
+      export/           canonical export
+
+A line that lacks its newline at the end of a file was torn by a kill: it is not a record, and its cell is owed.
+Anything else that cannot be read is an error that names file and line; nothing is ever dropped or rewritten.
+"""
+
+import fcntl
+import json
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote, unquote
+
+from pydantic import ValidationError
+
+from harness.errors import JournalError
+from harness.record import ANY_RECORD, SCHEMA_VERSION, AnyRecord, Branch, Failure, Step, Trajectory, canonical_json
+
+
+@dataclass
+class Records:
+    """All records of a run, by id, in the order written."""
+
+    bases: dict[str, Trajectory] = field(default_factory=dict)
+    branches: dict[str, Branch] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+    torn: list[str] = field(default_factory=list)
+    """Files whose last line was torn by a kill."""
+
+    def finished(self) -> frozenset[str]:
+        """Ids of cells that need not be run again."""
+        return frozenset(self.bases) | frozenset(self.branches)
+
+    def calls(self) -> int:
+        """Model calls made so far, those of failed attempts included."""
+        kept: list[AnyRecord] = [*self.bases.values(), *self.branches.values(), *self.failures]
+        return sum(len(record.steps) for record in kept)
+
+
+class RunFolder:
+    """Reads a run folder. See the module's first lines for the layout."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.study_file = path / "study.yaml"
+        self.manifest_file = path / "manifest.json"
+        self.records_folder = path / "records"
+        self.scratch_folder = path / "scratch"
+        self.export_folder = path / "export"
+
+    def exists(self) -> bool:
+        """True when a run lives here."""
+        return self.study_file.is_file()
+
+    def require(self) -> "RunFolder":
+        """This folder, or an error when no run lives here."""
+        if not self.exists():
+            raise JournalError(f"{self.path}: not a run folder (no study.yaml); name one made by `forkroll run`")
+        return self
+
+    def manifest(self) -> dict[str, Any]:
+        """Content of manifest.json."""
+        try:
+            content = json.loads(self.manifest_file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise JournalError(f"{self.manifest_file}: cannot be read: {error}") from None
+        if not isinstance(content, dict) or content.get("schema") != SCHEMA_VERSION:
+            raise JournalError(f"{self.manifest_file}: schema is not {SCHEMA_VERSION}; use the version that made it")
+        return content
+
+    def records(self) -> Records:
+        """Everything written so far."""
+        found = Records()
+        for path in sorted(self.records_folder.glob("*.jsonl")):
+            for record in _read_file(path, found):
+                _add(found, record, path)
+        return found
+
+    def rollouts_under_way(self) -> dict[str, list[Step]]:
+        """Cell id -> steps so far, of rollouts that have no record yet."""
+        return {unquote(path.stem): _read_steps(path) for path in sorted(self.scratch_folder.glob("*.jsonl"))}
+
+    def disk_bytes(self) -> int:
+        """Bytes of all files in the folder."""
+        return sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())
+
+    def export(self) -> Path:
+        """Write the canonical export, records in order of id, and return its path."""
+        records = self.records()
+        finished: dict[str, Trajectory | Branch] = {**records.bases, **records.branches}
+        lines = [canonical_json(finished[cell_id]) + "\n" for cell_id in sorted(finished)]
+        path = self.export_folder / "canonical.jsonl"
+        _write_whole(path, "".join(lines))
+        return path
+
+
+def _read_file(path: Path, found: Records) -> Iterator[AnyRecord]:
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.endswith(b"\n"):
+                found.torn.append(path.name)
+                return
+            try:
+                yield ANY_RECORD.validate_json(line)
+            except ValidationError as error:
+                first = error.errors(include_url=False)[0]
+                where = ".".join(str(part) for part in first["loc"])
+                raise JournalError(f"{path}:{number}: not a record: {where} {first['msg']}".rstrip()) from None
+
+
+def _add(found: Records, record: AnyRecord, path: Path) -> None:
+    if isinstance(record, Failure):
+        found.failures.append(record)
+        return
+    if record.id in found.bases or record.id in found.branches:
+        raise JournalError(f"{path}: {record.id} is recorded twice; keep one of the two lines")
+    if isinstance(record, Trajectory):
+        found.bases[record.id] = record
+    else:
+        found.branches[record.id] = record
+
+
+def _read_steps(path: Path) -> list[Step]:
+    lines = path.read_bytes().split(b"\n")
+    return [Step.model_validate_json(line) for line in lines[:-1]]  # what follows the last newline is torn
+
+
+def _write_whole(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(path.name + ".part")
+    aside.write_text(text, encoding="utf-8")
+    os.replace(aside, path)
+
+
+class Journal:
+    """The one writer of a run folder. Use as a context manager; a second writer is refused."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self._lock = threading.Lock()
+        self._owner = -1
+        self._file = -1
+        self._closed = False
+
+    def __enter__(self) -> "Journal":
+        for path in (self.folder.records_folder, self.folder.scratch_folder):
+            path.mkdir(parents=True, exist_ok=True)
+        self._owner = os.open(self.folder.path / "lock", os.O_CREAT | os.O_RDWR, 0o644)
+        try:
+            fcntl.flock(self._owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._owner)
+            raise JournalError(f"{self.folder.path}: another forkroll is running here; wait for it or end it") from None
+        for left_over in self.folder.scratch_folder.glob("*.jsonl"):
+            left_over.unlink()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:  # a worker that was abandoned may still try to append
+            self._closed = True
+            if self._file >= 0:
+                os.close(self._file)
+            os.close(self._owner)
+
+    def start_session(self, study_yaml: str, manifest: dict[str, Any]) -> None:
+        """Write the resolved study and the manifest, each whole or not at all."""
+        _write_whole(self.folder.manifest_file, json.dumps(manifest, indent=2, sort_keys=True) + "\n")
+        _write_whole(self.folder.study_file, study_yaml)
+
+    def append(self, record: AnyRecord) -> None:
+        """Write one whole record durably, then drop its scratch."""
+        line = record.model_dump_json().encode("utf-8") + b"\n"
+        with self._lock:
+            if self._closed:
+                raise JournalError(f"{self.folder.path}: the journal is closed; {record.id} was not recorded")
+            if self._file < 0:
+                self._file = self._new_file()
+            _write_durably(self._file, line)
+        self._scratch(record.id).unlink(missing_ok=True)
+
+    def _new_file(self) -> int:
+        """A file of this session's own: a line torn by an earlier kill stays the last of its file."""
+        number = len(list(self.folder.records_folder.glob("*.jsonl"))) + 1
+        path = self.folder.records_folder / f"{number:04d}.jsonl"
+        return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, 0o644)
+
+    def _scratch(self, cell_id: str) -> Path:
+        return self.folder.scratch_folder / f"{quote(cell_id, safe='')}.jsonl"
+
+    def steps_of(self, cell_id: str) -> "StepLog":
+        """A step log for one attempt at a cell; an earlier attempt's is replaced."""
+        return StepLog(self._scratch(cell_id))
+
+
+class StepLog:
+    """Steps of one rollout under way: kept in memory for a failure row, and a line each on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.steps: list[Step] = []
+        self._file = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_APPEND, 0o644)
+
+    def __enter__(self) -> "StepLog":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._file)
+
+    def __call__(self, step: Step) -> None:
+        """Keep `step`; it survives a kill of the driver once this returns."""
+        self.steps.append(step)
+        _write_all(self._file, step.model_dump_json().encode("utf-8") + b"\n")
+
+
+def _write_durably(file: int, line: bytes) -> None:
+    """All of `line` on disk, or none of it: half a line would swallow the next one."""
+    size = os.fstat(file).st_size
+    try:
+        _write_all(file, line)
+        os.fdatasync(file)
+    except OSError:
+        os.ftruncate(file, size)
+        raise
+
+
+def _write_all(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]

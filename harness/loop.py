@@ -1,0 +1,148 @@
+"""The main loop. A base and a branch are the same loop with a different start.
+
+Limits are checked before each call. A format error costs a call, is kept as a step and is shown to the model;
+so many in a row stop the rollout. A submission is recognised here and nowhere else.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.agent import Agent
+from harness.config import LimitsSection
+from harness.errors import ContextOverflow
+from harness.prompting import SUBMIT_WORD, with_shown
+from harness.record import Action, Exit, Observation, Spent, Step, Stop, Task, seed_for
+from harness.routing import Choice, RoutingPolicy
+from harness.sandbox.protocol import Sandbox
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a rollout starts: a base at nothing, a branch at its fork."""
+
+    history: tuple[Step, ...]
+    spent: Spent
+
+
+NOTHING_YET = Start((), Spent())
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """What a rollout did from its start on."""
+
+    steps: tuple[Step, ...]
+    spent: Spent
+    """What the start brought along included."""
+    stop: Stop
+    submission: str | None
+
+
+def rollout(
+    task: Task,
+    policy: RoutingPolicy,
+    agents: Mapping[str, Agent],
+    sandbox: Sandbox,
+    *,
+    limits: LimitsSection,
+    seed: int,
+    start: Start = NOTHING_YET,
+    on_step: Callable[[Step], None] = lambda step: None,
+) -> Continuation:
+    """Let agents act until something stops them. Raises RolloutError when infrastructure fails."""
+    history, spent, submission = list(start.history), start.spent, None
+    while (stop := limit_reached(spent, limits)) is None:
+        choice = policy.choose(len(history) + 1, seed=seed)
+        try:
+            step = take_step(task, choice, agents, sandbox, history, limits=limits, seed=seed)
+        except ContextOverflow:
+            stop = Stop.CONTEXT_FULL
+            break
+        history.append(step)
+        on_step(step)
+        spent = spend(spent, step)
+        submission = submission_of(step)
+        if submission is not None:
+            stop = Stop.SUBMITTED
+            break
+    return Continuation(tuple(history[len(start.history) :]), spent, stop, submission)
+
+
+def take_step(
+    task: Task,
+    choice: Choice,
+    agents: Mapping[str, Agent],
+    sandbox: Sandbox,
+    history: Sequence[Step],
+    *,
+    limits: LimitsSection,
+    seed: int,
+) -> Step:
+    """One model call and the actions that it asks for."""
+    step_number = len(history) + 1
+    step_seed = seed_for(seed, step_number)
+    decision = agents[choice.agent].decide(task, history, seed=step_seed)
+    observations, durations = _act(decision.reply.actions, sandbox, limits.action_seconds)
+    return Step(
+        index=step_number,
+        agent=choice.agent,
+        probability=choice.probability,
+        seed=step_seed,
+        reply=decision.reply,
+        observations=tuple(observations),
+        state_digest=sandbox.digest(),
+        circumstances=decision.circumstances.model_copy(update={"action_seconds": tuple(durations)}),
+    )
+
+
+def _act(actions: Sequence[Action], sandbox: Sandbox, timeout_s: float) -> tuple[list[Observation], list[float]]:
+    """Run `actions` in order; a submission ends the turn."""
+    observations: list[Observation] = []
+    durations: list[float] = []
+    for action in actions:
+        clock = time.monotonic()
+        observations.append(with_shown(sandbox.act(action.command, timeout_s=timeout_s)))
+        durations.append(time.monotonic() - clock)
+        if submitted(observations[-1]):
+            break
+    return observations, durations
+
+
+def submitted(observation: Observation) -> bool:
+    """True when a successful command's first line of output is the submit word and nothing else."""
+    if observation.ended is not Exit.EXITED or observation.exit_code != 0:
+        return False
+    return observation.output.split(b"\n", 1)[0].strip() == SUBMIT_WORD.encode()
+
+
+def submission_of(step: Step) -> str | None:
+    """What the submitting command printed after the submit word; None when the step does not submit."""
+    if not step.observations or not submitted(step.observations[-1]):
+        return None
+    return step.observations[-1].output.partition(b"\n")[2].decode("utf-8", "replace")
+
+
+def spend(spent: Spent, step: Step) -> Spent:
+    """`spent` after `step`."""
+    usage, when = step.reply.usage, step.circumstances
+    return Spent(
+        calls=spent.calls + 1,
+        input_tokens=spent.input_tokens + (usage.input_tokens or 0),
+        output_tokens=spent.output_tokens + (usage.output_tokens or 0),
+        seconds=spent.seconds + when.model_seconds + sum(when.action_seconds),
+        format_errors_in_a_row=spent.format_errors_in_a_row + 1 if step.reply.format_error is not None else 0,
+    )
+
+
+def limit_reached(spent: Spent, limits: LimitsSection) -> Stop | None:
+    """The limit that forbids another call; None when one may be made."""
+    if spent.format_errors_in_a_row >= limits.format_errors:
+        return Stop.FORMAT_ERRORS
+    if limits.calls is not None and spent.calls >= limits.calls:
+        return Stop.CALL_LIMIT
+    if limits.tokens is not None and spent.output_tokens >= limits.tokens:
+        return Stop.TOKEN_LIMIT
+    if limits.seconds is not None and spent.seconds >= limits.seconds:
+        return Stop.TIME_LIMIT
+    return None

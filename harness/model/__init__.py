@@ -1,0 +1,1 @@
+"""Clients of models. `protocol` is the contract; every other module meets it."""

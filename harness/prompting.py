@@ -1,0 +1,233 @@
+"""History to messages, completion to reply: the only place that knows the wire format.
+
+Two dialects. `tool_call`: one tool `bash`, one or more calls a turn. `text`: exactly one fenced bash block.
+A reply that cannot be read is a format error: it stays in the history as it was (with its arguments made valid
+JSON where a server's template would choke on them) and is answered with what was wrong.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from harness.model.protocol import Completion, Message
+from harness.record import Action, Exit, Observation, Reply, Step, Task, ToolCall, clean_text
+
+Dialect = Literal["tool_call", "text"]
+SUBMIT_WORD = "FORKROLL_SUBMIT"
+SHOWN_CHARACTERS = 10_000
+"""Longer output is shown to the model as its first and last half of this many characters."""
+
+BASH_TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "bash",
+        "description": "Run one bash command in the repository.",
+        "parameters": {
+            "type": "object",
+            "properties": {"command": {"type": "string", "description": "The command, as typed into bash."}},
+            "required": ["command"],
+        },
+    },
+}
+
+_SYSTEM = "You maintain software. You work on a git repository through a bash shell, one step at a time."
+_FORM: dict[Dialect, str] = {
+    "tool_call": "Reply with a short note of what you intend and call the tool `bash`.",
+    "text": "Reply with a short note of what you intend and exactly one block that opens with ```bash.",
+}
+_INSTANCE = """The repository in the current folder has this open issue:
+
+<issue>
+{issue}
+</issue>
+
+Change the source code so that the issue is resolved. Hidden tests will judge the result; leave existing tests alone.
+
+How it works:
+- {form}
+- Every command starts in a fresh shell at the root of the repository: `cd` and variables do not last.
+- Nothing can be typed into a running command; a command that takes too long is ended.
+- When the work is done, run this command alone: echo {word}
+"""
+_FENCE = re.compile(r"^```bash[ \t]*\n(.*?)\n?^```[ \t]*$", re.DOTALL | re.MULTILINE)
+_MARKERS: dict[Dialect, bytes] = {"tool_call": b"<tool_call>", "text": b"```bash\n"}
+
+
+def tools(dialect: Dialect) -> list[dict[str, Any]]:
+    """Tool schemas to send with a request."""
+    return [BASH_TOOL] if dialect == "tool_call" else []
+
+
+def opening(task: Task, dialect: Dialect) -> list[Message]:
+    """The messages before the first step."""
+    issue = clean_text(task.problem_statement).strip()
+    instance = _INSTANCE.format(issue=issue, form=_FORM[dialect], word=SUBMIT_WORD)
+    return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": instance}]
+
+
+def shown(observation: Observation) -> str:
+    """The output as the model reads it: text with U+FFFD for what is not UTF-8, cut in the middle when long."""
+    output, cut = observation.output, observation.cut_at
+    parts = [output] if cut is None else [output[:cut], output[cut:]]
+    texts = [part.decode("utf-8", "replace") for part in parts]
+    if cut is None and len(texts[0]) <= SHOWN_CHARACTERS:
+        return texts[0]
+    half = SHOWN_CHARACTERS // 2
+    head, tail = texts[0][:half], texts[-1][-half:]
+    gone = observation.size - len(head.encode()) - len(tail.encode())
+    return f"{head}\n[... {max(gone, 0)} bytes not shown ...]\n{tail}"
+
+
+def with_shown(observation: Observation) -> Observation:
+    """The observation with `shown` filled in where it is not simply the output as text."""
+    text = shown(observation)
+    same = text.encode("utf-8") == observation.output
+    return observation if same else observation.model_copy(update={"shown": text})
+
+
+def _observed(observation: Observation) -> str:
+    text = observation.output.decode("utf-8") if observation.shown is None else observation.shown
+    ended = {
+        Exit.EXITED: f"exit code: {observation.exit_code}",
+        Exit.SIGNAL: f"ended by signal {observation.signal}",
+        Exit.TIME_LIMIT: "ended by the time limit; what it printed until then follows",
+        Exit.NOT_RUN: "not run",
+    }[observation.ended]
+    return f"{ended}\noutput:\n{text}"
+
+
+def _valid_arguments(call: ToolCall) -> str:
+    """`call.arguments` when it is a JSON object, else an object that carries the raw string: a server's chat
+    template parses arguments of past calls and refuses every later request when one is broken."""
+    try:
+        parsed = json.loads(call.arguments)
+    except ValueError:
+        parsed = None
+    return call.arguments if isinstance(parsed, dict) else json.dumps({"unreadable": call.arguments})
+
+
+def _call_message(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": _valid_arguments(call)}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def step_messages(step: Step, dialect: Dialect) -> list[Message]:
+    """The messages that `step` adds to the conversation."""
+    reply = step.reply
+    assistant: dict[str, Any] = {"role": "assistant", "content": reply.text}
+    if reply.tool_calls and dialect == "tool_call":
+        assistant["tool_calls"] = [_call_message(call) for call in reply.tool_calls]
+    return [assistant, *_answers(step, dialect)]
+
+
+def _answers(step: Step, dialect: Dialect) -> list[Message]:
+    reply = step.reply
+    if reply.format_error is None:
+        texts = [_observed(observation) for observation in step.observations]
+    else:
+        texts = [reply.format_error] * max(len(reply.tool_calls), 1)
+    if dialect == "tool_call" and reply.tool_calls:
+        calls = zip(reply.tool_calls, texts, strict=False)
+        return [{"role": "tool", "tool_call_id": call.id, "content": text} for call, text in calls]
+    return [{"role": "user", "content": "\n\n".join(texts)}]
+
+
+class Conversation:
+    """The message list of one rollout, grown step by step so that its cost per step stays flat."""
+
+    def __init__(self, task: Task, dialect: Dialect) -> None:
+        self._task, self._dialect = task, dialect
+        self._steps: list[Step] = []
+        self.messages: list[Message] = opening(task, dialect)
+
+    def follow(self, task: Task, history: Sequence[Step]) -> Sequence[Message]:
+        """The messages for `history`; steps already followed are not rendered again."""
+        known = len(self._steps)
+        extends = known <= len(history) and (not known or self._steps[-1] is history[known - 1])
+        if task is not self._task or not extends:
+            self.__init__(task, self._dialect)  # type: ignore[misc]
+            known = 0
+        for step in history[known:]:
+            self.messages += step_messages(step, self._dialect)
+            self._steps.append(step)
+        return self.messages
+
+
+def parse(completion: Completion, dialect: Dialect) -> Reply:
+    """The reply that a completion holds; one that cannot be read carries `format_error`."""
+    actions, problem = _PARSERS[dialect](completion)
+    return Reply(
+        text=completion.text,
+        actions=tuple(actions) if problem is None else (),
+        format_error=problem,
+        tool_calls=completion.tool_calls,
+        reasoning=completion.reasoning,
+        finish_reason=completion.finish_reason,
+        usage=completion.usage,
+        tokens=completion.tokens,
+        logprob=_action_logprob(completion, dialect),
+        propensity=completion.propensity,
+        model=completion.model,
+    )
+
+
+def _with_reason(problem: str, completion: Completion) -> str:
+    cut = " The reply was cut at the token limit: be shorter." if completion.finish_reason == "length" else ""
+    return f"Your reply could not be run: {problem}{cut}"
+
+
+def _parse_calls(completion: Completion) -> tuple[list[Action], str | None]:
+    if not completion.tool_calls:
+        return [], _with_reason("it calls no tool. Call `bash` with one string, `command`.", completion)
+    actions = []
+    for call in completion.tool_calls:
+        command, problem = _command_of(call)
+        if problem is not None:
+            return [], _with_reason(problem, completion)
+        actions.append(Action(command=command, call_id=call.id))
+    return actions, None
+
+
+def _command_of(call: ToolCall) -> tuple[str, str | None]:
+    if call.name != "bash":
+        return "", f"there is no tool {call.name!r}; the only one is `bash`."
+    try:
+        arguments = json.loads(call.arguments)
+    except ValueError:
+        return "", "the arguments of the call are not valid JSON."
+    if not isinstance(arguments, dict) or not isinstance(arguments.get("command"), str):
+        return "", "the arguments must be an object with one string, `command`."
+    return clean_text(arguments["command"]), None
+
+
+def _parse_fence(completion: Completion) -> tuple[list[Action], str | None]:
+    blocks = _FENCE.findall(completion.text)
+    if len(blocks) != 1:
+        return [], _with_reason(f"it holds {len(blocks)} ```bash blocks; exactly one is needed.", completion)
+    return [Action(command=blocks[0])], None
+
+
+_PARSERS = {"tool_call": _parse_calls, "text": _parse_fence}
+
+
+def _action_logprob(completion: Completion, dialect: Dialect) -> float | None:
+    """Sum over the tokens from the action's opening marker to the end.
+
+    None unless every token's bytes and log-probability are known and a token starts exactly at the marker.
+    """
+    if completion.tokens is None or completion.token_bytes is None:
+        return None
+    start = b"".join(completion.token_bytes).find(_MARKERS[dialect])
+    if start < 0:
+        return None
+    position, total = 0, 0.0
+    for piece, logprob in zip(completion.token_bytes, completion.tokens.logprobs, strict=True):
+        if position < start < position + len(piece):
+            return None
+        if position >= start:
+            if logprob is None:
+                return None
+            total += logprob
+        position += len(piece)
+    return total

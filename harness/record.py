@@ -1,0 +1,387 @@
+"""Every type that is written down.
+
+A record is frozen and refuses unknown fields. Whatever depends on the clock, the host, the order of work or
+the attempt sits in `Circumstances` or `Provenance`, so that one exclusion (`canonical`) yields the export in
+which two runs with one seed agree to the byte.
+"""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, TypeAdapter
+
+SCHEMA_VERSION = 1
+
+_BASE64 = "base64:"
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def clean_text(text: str) -> str:
+    """`text` with each lone surrogate replaced by U+FFFD: the one rule, applied where text enters."""
+    return _SURROGATES.sub("\ufffd", text)
+
+
+def _bytes_to_json(value: bytes) -> str:
+    try:
+        text = value.decode("utf-8")
+    except UnicodeDecodeError:
+        return _BASE64 + base64.b64encode(value).decode("ascii")
+    return _BASE64 + base64.b64encode(value).decode("ascii") if text.startswith(_BASE64) else text
+
+
+def _bytes_from_json(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if value.startswith(_BASE64):
+        return base64.b64decode(value[len(_BASE64) :], validate=True)
+    return value.encode("utf-8")
+
+
+Raw = Annotated[
+    bytes, BeforeValidator(_bytes_from_json), PlainSerializer(_bytes_to_json, return_type=str, when_used="json")
+]
+"""Bytes, kept losslessly: in JSON as text where they are UTF-8, else as "base64:..."."""
+
+
+class Record(BaseModel):
+    """Frozen; unknown fields are an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Task(Record):
+    """One problem instance. Field names are SWE-bench's, so that its files load as they are."""
+
+    instance_id: str
+    repo: str
+    base_commit: str
+    """Commit of the start tree; diffs are taken against it."""
+    problem_statement: str
+    version: str = ""
+    difficulty: str | None = None
+    """The data set's own label; None where it has none."""
+    patch: str = ""
+    """Reference patch as a unified diff."""
+    test_patch: str = ""
+    """Hidden tests as a unified diff, where the data set gives them so."""
+    FAIL_TO_PASS: tuple[str, ...] = ()
+    PASS_TO_PASS: tuple[str, ...] = ()
+
+
+class ToolCall(Record):
+    """A tool call as the server sent it; `arguments` is the raw string, valid JSON or not."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class Action(Record):
+    """What the model decided to run."""
+
+    command: str
+    tool: str = "bash"
+    call_id: str | None = None
+    """Id of the tool call that carried it; None in the text dialect."""
+
+
+class Exit(StrEnum):
+    """How an action ended."""
+
+    EXITED = "exited"
+    SIGNAL = "signal"
+    TIME_LIMIT = "time_limit"
+    NOT_RUN = "not_run"
+
+
+class Observation(Record):
+    """What came back from one action."""
+
+    output: Raw
+    """stdout and stderr merged in order. Where the stream was longer than the cap: its head and its tail."""
+    exit_code: int | None
+    """None when there is none; `ended` says why."""
+    ended: Exit = Exit.EXITED
+    signal: int | None = None
+    """Number of the signal that ended the action's shell; None unless `ended` is `signal`."""
+    size: int
+    """Bytes of the whole stream."""
+    sha256: str
+    """Digest of the whole stream."""
+    cut_at: int | None = None
+    """Bytes of `output` that are head; the tail follows. None when nothing was cut."""
+    shown: str | None = None
+    """What the model read, where it is not simply `output` as text (U+FFFD for bytes that are not UTF-8)."""
+
+
+class Usage(Record):
+    """Tokens of one call, as the server counted them. None: the server did not say."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+class Tokens(Record):
+    """The generated tokens, in order."""
+
+    ids: tuple[int, ...] | None
+    """None where the server gives no ids."""
+    logprobs: tuple[float | None, ...]
+    """Natural logarithms at temperature 1; None where the server gave a sentinel instead of a number."""
+
+
+class Reply(Record):
+    """One completion, parsed."""
+
+    text: str
+    actions: tuple[Action, ...]
+    format_error: str | None = None
+    """What is wrong with the reply, in words for the model; None when it parsed."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    reasoning: str | None = None
+    finish_reason: str
+    usage: Usage
+    tokens: Tokens | None = None
+    """None when log-probabilities were not asked for or not given."""
+    logprob: float | None = None
+    """Sum over the action's span at temperature 1; None when it cannot be known exactly."""
+    propensity: float | None = None
+    """Probability of this action under the sampling in force; None unless the server states it."""
+    model: str
+    """The name that the server answered with."""
+
+
+class Circumstances(Record):
+    """What may differ between two runs of one step without the step differing. Never in a digest."""
+
+    started_at: str
+    """UTC, ISO 8601 with zone."""
+    model_seconds: float
+    action_seconds: tuple[float, ...] = ()
+    cached_prompt_tokens: int | None = None
+    """None: the server does not say."""
+    in_flight: int | None = None
+    """Requests of this run that were in flight when this one was sent, itself included."""
+    server_epoch: str | None = None
+    """Names one start of the server; None: it does not say."""
+    transport_retries: int = 0
+
+
+class Step(Record):
+    """One model call, format errors included, with the observations of its actions."""
+
+    index: int
+    """1-based, counted from the start of the base."""
+    agent: str
+    """The study's name of the model that decided."""
+    probability: float
+    """Probability with which the routing policy chose this agent."""
+    seed: int
+    reply: Reply
+    observations: tuple[Observation, ...]
+    """One an action, in order; fewer when a submission ended the turn."""
+    state_digest: str | None
+    """Of the working tree after the step; None when the sandbox cannot say."""
+    circumstances: Circumstances
+
+
+class Spent(Record):
+    """What a rollout has used, the prefix included under `budget: carry`."""
+
+    calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    seconds: float = 0.0
+    format_errors_in_a_row: int = 0
+
+
+class Stop(StrEnum):
+    """Why a rollout ended. Infrastructure failures are no stop reason: they are Failure rows."""
+
+    SUBMITTED = "submitted"
+    CALL_LIMIT = "call_limit"
+    TOKEN_LIMIT = "token_limit"
+    TIME_LIMIT = "time_limit"
+    CONTEXT_FULL = "context_full"
+    FORMAT_ERRORS = "format_errors"
+
+    @property
+    def is_budget(self) -> bool:
+        """A budget ended it: divergence after this point is censored, not observed."""
+        return self in (Stop.CALL_LIMIT, Stop.TOKEN_LIMIT, Stop.TIME_LIMIT, Stop.CONTEXT_FULL)
+
+
+class Outcome(Record):
+    """What grading the final state gave."""
+
+    status: Literal["resolved", "unresolved", "unscored"]
+    detail: str = ""
+    fail_to_pass: tuple[int, int] | None = None
+    """(passed, total); None when not measured."""
+    pass_to_pass: tuple[int, int] | None = None
+
+
+class Provenance(Record):
+    """Where and when a record was made. Never in a digest, never in the canonical export."""
+
+    attempt: int = 1
+    host: str = ""
+    started_at: str = ""
+    seconds: float = 0.0
+    scoring_seconds: float = 0.0
+    sandbox_start_seconds: float = 0.0
+
+
+class Ending(Record):
+    """How a rollout ended and what it left behind."""
+
+    spent: Spent
+    stop: Stop
+    submission: str | None = None
+    """What the submitting command printed after the submit word; None when it never submitted."""
+    patch: Raw
+    """Working-tree diff against the start commit at exit, whatever the stop reason."""
+    outcome: Outcome
+
+
+class Trajectory(Record):
+    """One base rollout."""
+
+    kind: Literal["base"] = "base"
+    id: str
+    task_id: str
+    agent: str
+    """The study's name of the model that acted."""
+    seed: int
+    sandbox: str
+    start_digest: str | None
+    """Of the working tree before step 1."""
+    steps: tuple[Step, ...]
+    ending: Ending
+    provenance: Provenance
+
+
+class ForkPoint(Record):
+    """Where a base is forked: step `step` is the first that a branch decides again (1-indexed)."""
+
+    base_id: str
+    step: int
+    rule: str
+    depth: str
+    """The rule's name of this point, such as "30%"; points that coincide are joined by "+"."""
+    anticipating: bool
+    """True when choosing this step needed knowledge of the base at or after it (estimands M1)."""
+    prefix_digest: str
+    calls_left: int | None = None
+    """Calls that remain at the fork after what the prefix spent; None without a call limit."""
+
+
+class PrefixCheck(Record):
+    """How the sandbox was brought to the fork, and what was seen on the way. Counts of re-executed actions."""
+
+    how: Literal["reexecute"]
+    actions: int
+    exit_codes_equal: int
+    outputs_equal: int
+    states: int
+    """Points at which a state digest could be compared: the start, and every step that ran something."""
+    states_equal: int
+    first_mismatch: int | None = None
+    """First step whose exit code, output or state differs (0: the start state); None when all agree."""
+
+
+class Arm(Record):
+    """A treatment at a fork."""
+
+    name: Literal["control", "swap"]
+    agent: str
+    """The study's name of the model that acts from the fork on."""
+
+
+class Branch(Record):
+    """One live continuation. The whole list of steps is `base.steps[:fork.step - 1] + steps`."""
+
+    kind: Literal["branch"] = "branch"
+    id: str
+    task_id: str
+    direction: str
+    fork: ForkPoint
+    arm: Arm
+    replicate: int
+    seed: int
+    sandbox: str
+    prefix: PrefixCheck
+    steps: tuple[Step, ...]
+    ending: Ending
+    provenance: Provenance
+
+
+class Failure(Record):
+    """One attempt at a cell that infrastructure ended. Never an outcome."""
+
+    kind: Literal["failure"] = "failure"
+    id: str
+    """Of the cell."""
+    side: str
+    """model, sandbox, scoring or harness."""
+    message: str
+    traceback: str = ""
+    steps: tuple[Step, ...] = ()
+    """What had been done before it failed."""
+    provenance: Provenance
+
+
+AnyRecord = Trajectory | Branch | Failure
+ANY_RECORD: TypeAdapter[AnyRecord] = TypeAdapter(Annotated[AnyRecord, Field(discriminator="kind")])
+
+_VOLATILE = {"circumstances", "provenance"}
+
+
+def canonical(value: Any) -> Any:
+    """`value` (as parsed JSON) without what depends on clock, host, order or attempt."""
+    if isinstance(value, dict):
+        kept = {key: canonical(item) for key, item in value.items() if key not in _VOLATILE}
+        if kept.keys() >= {"calls", "seconds", "format_errors_in_a_row"}:  # Spent
+            del kept["seconds"]
+        return kept
+    if isinstance(value, list):
+        return [canonical(item) for item in value]
+    return value
+
+
+def canonical_json(record: Record) -> str:
+    """The canonical export of one record: compact, keys sorted, volatile fields left out."""
+    return json.dumps(
+        canonical(record.model_dump(mode="json")), sort_keys=True, separators=(",", ":"), ensure_ascii=False
+    )
+
+
+def digest(records: Iterable[Record]) -> str:
+    """SHA-256 over the canonical JSON of `records`, in order."""
+    total = hashlib.sha256()
+    for record in records:
+        total.update(canonical_json(record).encode("utf-8") + b"\n")
+    return total.hexdigest()
+
+
+def prefix_digest(base: Trajectory, step: int) -> str:
+    """Digest that binds a branch to the base's task, agent and steps before `step`."""
+    head = hashlib.sha256(f"{base.id}\n{base.task_id}\n{base.agent}\n{base.start_digest}\n".encode())
+    head.update(digest(base.steps[: step - 1]).encode())
+    return head.hexdigest()
+
+
+def commands(steps: Sequence[Step]) -> list[str]:
+    """The exact command strings of `steps`, flat, in order: the paper's action list (G9)."""
+    return [action.command for step in steps for action in step.reply.actions]
+
+
+def seed_for(*path: str | int) -> int:
+    """A seed below 2**53 (exact in every JSON reader) derived from `path`; equal paths, equal seeds."""
+    text = json.dumps(path, separators=(",", ":"))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 11

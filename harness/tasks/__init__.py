@@ -1,0 +1,1 @@
+"""Sets of tasks. `protocol` is the contract; every other module meets it."""
