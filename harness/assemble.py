@@ -155,7 +155,7 @@ def _simulated(
     servers: dict[str, SimulatedServer] = {}
     for name, model in models.items():
         if model.noise not in servers:
-            servers[model.noise] = stack.enter_context(SimulatedServer(noise=model.noise))
+            servers[model.noise] = stack.enter_context(SimulatedServer(["--noise", model.noise]))
         client = OpenAIClient(servers[model.noise].base_url, model.profile)
         stack.callback(client.close)
         yield name, client, {"client": "simulated", "profile": model.profile, "noise": model.noise}

@@ -6,7 +6,7 @@ Exit codes: 0 done, 1 gate tripped, 2 usage or configuration, 4 incomplete or no
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
@@ -149,7 +149,6 @@ def serve_sim(context: typer.Context) -> None:
 
 def _fork_tables(folder: Path) -> "Sequence[Table]":
     from analysis.fork_tables import fork_tables
-
     from analysis.load import load_run
 
     return fork_tables(load_run(folder))
@@ -157,23 +156,23 @@ def _fork_tables(folder: Path) -> "Sequence[Table]":
 
 def _paper_tables(folder: Path, bucket: str, seed: int, resamples: int) -> "Sequence[Table]":
     import numpy as np
-    from analysis.paper_tables import paper_tables
 
-    from analysis.paper import PaperDataError, load_release
+    from analysis.paper import Bucket, PaperDataError, load_release
+    from analysis.paper_tables import paper_tables
     from harness.errors import UsageError
 
-    if bucket not in ("rank", "released"):
+    chosen = next((known for known in get_args(Bucket) if known == bucket), None)
+    if chosen is None:
         raise UsageError(f"--bucket is rank or released, not {bucket!r}")
     try:
         release = load_release(folder)
     except PaperDataError as error:
         raise UsageError(str(error)) from None
-    return paper_tables(release, bucket=bucket, rng=np.random.default_rng(seed), resamples=resamples)
+    return paper_tables(release, bucket=chosen, rng=np.random.default_rng(seed), resamples=resamples)
 
 
 def _print_tables(made: "Sequence[Table]", form: str) -> None:
     from analysis.table import FORMATS, render_many
-
     from harness.errors import UsageError
 
     if form not in FORMATS:

@@ -42,6 +42,7 @@ def new_manifest(study: Study, tasks: Sequence[Task]) -> dict[str, Any]:
     return {
         "schema": SCHEMA_VERSION,
         "study": study.name,
+        "directions": list(study.directions),
         "study_digest": study_digest(study),
         "prompts_digest": prompts_digest(study),
         "tasks": tasks_digest(tasks),

@@ -190,7 +190,7 @@ class OpenRun:
 
     def record(self, cell_id: str) -> Trajectory | Branch:
         """The finished record of that id."""
-        return {**self.records.bases, **self.records.branches}[cell_id]
+        return self.records.bases.get(cell_id) or self.records.branches[cell_id]
 
 
 def open_run(path: Path) -> OpenRun:

@@ -31,7 +31,7 @@ def status_lines(folder: RunFolder, records: Records, owed: Sequence[str], unpla
     for title, finished in (("bases", bases), ("branches", branches)):
         endings = [record.ending for record in finished]
         stops = Counter(ending.stop.value for ending in endings)
-        outcomes = Counter(ending.outcome.status for ending in endings)
+        outcomes = Counter(str(ending.outcome.status) for ending in endings)
         if finished:
             lines.append(f"  {title}: {_counts(stops)}; {_counts(outcomes)}")
     lines += _failure_lines(records, owed)

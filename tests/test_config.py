@@ -81,7 +81,7 @@ def test_what_is_no_study_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_missing_file_names_the_bundled_studies() -> None:
-    with pytest.raises(ConfigError, match="bundled studies: .*quickstart"):
+    with pytest.raises(ConfigError, match=r"bundled studies: .*quickstart"):
         load_study("no-such-study")
 
 

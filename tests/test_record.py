@@ -49,7 +49,7 @@ def test_a_step_survives_json(output: bytes) -> None:
 
 
 def test_unknown_fields_are_refused() -> None:
-    with pytest.raises(ValidationError, match="extra_forbidden|Extra inputs"):
+    with pytest.raises(ValidationError, match="Extra inputs"):
         Action.model_validate({"command": "ls", "tol": "bash"})
 
 
