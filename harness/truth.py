@@ -1,7 +1,7 @@
 """What a study of the simulated model should find: known values by brute force, each with its Monte Carlo error.
 
 The real loop, the real agent and the real prompts run over tables instead of shells, so that thousands of seeded
-rollouts take seconds. A branch resolves when it ends with the right edit in place, which is what hidden tests would say.
+rollouts take seconds. A branch resolves when it ends with the right edit in place: what hidden tests would say.
 Every value is a mean over independent draws; `error` is its standard error and `n` their number.
 """
 
