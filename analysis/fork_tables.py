@@ -15,6 +15,7 @@ from analysis.effects import (
 from analysis.fidelity import prefix_fidelity
 from analysis.flips import count_flips
 from analysis.load import BranchRow, ForkKey, Run, instances
+from analysis.patches import compare
 from analysis.table import Cell, Column, Table, absent, count, label, number, rate
 
 HORIZON = 5
@@ -40,6 +41,11 @@ class Group:
 def fork_tables(run: Run) -> tuple[Table, ...]:
     """The fork table, the swap's effects on behaviour and outcome, and what the run's numbers rest on."""
     return fork_table(run), behaviour_table(run), outcome_table(run), quality_table(run)
+
+
+def all_tables(run: Run) -> tuple[Table, ...]:
+    """The above, and the paper's own metrics under its name."""
+    return (*fork_tables(run), paper_table(run))
 
 
 def _groups(run: Run, by_arm: bool) -> list[Group]:
@@ -68,11 +74,11 @@ def fork_table(run: Run) -> Table:
         *_ARM,
         Column("n", "n"),
         Column("edit", "edit"),
+        Column("edit5", f"edit_{HORIZON}"),
         Column("kinds", "id/ext/cut/div"),
         Column("diverged", "diverged"),
         Column("first", "first"),
-        Column("agreement", "agree"),
-        Column("context", "context"),
+        Column("validity", "valid"),
         Column("flips", "flips"),
         Column("fidelity", "prefix"),
     )
@@ -82,14 +88,15 @@ def fork_table(run: Run) -> Table:
         columns,
         tuple(_fork_row(group) for group in _groups(run, by_arm=True)),
         (
-            "n: branches. edit: normalised edit distance to the base's commands after the fork. id/ext/cut/div: how "
-            "many repeat the base, repeat it and run on, stop inside it, run another command (= diverged). first: "
-            "index of the first difference, from 0, over branches that are not identical. agree: the paper's replay "
-            "validity, first / base actions. context: (first + 1) / base actions, the share of replayed decisions "
-            "taken in a context that really occurs. flips: outcome differs from the base's; +k of them towards "
-            "resolved. prefix: re-executed prefixes that agreed in every exit code, output and state.",
+            "n: branches. edit: normalised edit distance to the base's commands after the fork; "
+            f"edit_{HORIZON}: within {HORIZON} model calls, which compares across depths. id/ext/cut/div: how many "
+            "repeat the base, repeat it and run on, stop inside it, run another command (= diverged). first: index of "
+            "the first difference, from 0, over branches that are not identical (arms do not compare by it). "
+            "valid: replay validity, the share of replayed decisions taken in a context that really occurs, (first + 1) / base actions. flips: outcome "
+            "differs from the base's; +k of them towards resolved. prefix: re-executed prefixes that agreed in every "
+            "exit code, output and state.",
             _anticipating_note(run),
-            "Not shown: intervals (none is computed yet). Edit distance does not compare across depths.",
+            "Not shown: intervals (none is computed yet). `edit` does not compare across depths.",
         ),
     )
 
@@ -123,19 +130,28 @@ def _fork_row(group: Group) -> tuple[Cell, ...]:
         label(group.depth),
         count(len(rows)),
         number(_mean(distances), 2),
+        number(_mean(_near_base(row) for row in rows), 2, why=f"no fork has {HORIZON} calls left"),
         replace(label("/".join(map(str, kinds))), parts=dict(zip(KINDS, kinds, strict=True))),
-        rate(kinds[KINDS.index("diverged")], len(parted), 0),
+        _fraction(kinds[KINDS.index("diverged")], len(parted)),
         number(_mean(found.at for found in parted), 1, why="every branch is identical to its base"),
-        _defined_mean(parted, action_agreement),
         _defined_mean(parted, context_validity),
         _flips(rows),
-        _clean(rows),
+        _fraction(*prefix_fidelity(rows).clean_branches),
     )
 
 
-def _clean(rows: Sequence[BranchRow]) -> Cell:
-    """A bare fraction: the share would not fit, and it is in `parts` and in the quality table."""
-    shown = rate(*prefix_fidelity(rows).clean_branches)
+def _near_base(row: BranchRow) -> float | None:
+    """Distance to the base within the horizon; None where fewer calls are left at the fork."""
+    left = row.branch.fork.calls_left
+    if left is not None and left < HORIZON:
+        return None
+    stops = {"base_stop": row.base.ending.stop.value, "branch_stop": row.stop.value}
+    return edit_distance(row.base_calls, row.calls, horizon=HORIZON, **stops)
+
+
+def _fraction(hits: int, total: int) -> Cell:
+    """A rate shown as a bare fraction, where the share would not fit; it is in `value` and `parts`."""
+    shown = rate(hits, total)
     return replace(shown, text=shown.text.partition(" ")[0])
 
 
@@ -158,6 +174,62 @@ def _defined_mean(parted: Sequence[Divergence], measure: Callable[[Divergence], 
     return number(_mean(measure(found) for found in parted), 2, why="no base has an action after the fork")
 
 
+def paper_table(run: Run) -> Table:
+    """The paper's metrics as it defines them (G9-G16), for comparison with its tables."""
+    columns = (
+        *_ARM,
+        Column("n", "n"),
+        Column("edit", "edit"),
+        Column("diverged", "diverged"),
+        Column("first", "1st div"),
+        Column("validity", "valid"),
+        Column("files", "files"),
+        Column("similarity", "patch sim"),
+        Column("identical", "equal"),
+    )
+    return Table(
+        "paper",
+        f"paper · {run.name} · the paper's metrics, by its own definitions",
+        columns,
+        tuple(_paper_row(group) for group in _groups(run, by_arm=True)),
+        (
+            "diverged counts a mere difference in length. valid: action agreement, first difference / base actions. "
+            "files: Jaccard index of the patched files, and equal: patches alike, over all branches; 1 when both are "
+            "empty. patch sim: over branches whose patch or whose base's is not empty: its n depends on the arm.",
+            "All columns are anchored on the base. Use `fork`, `behaviour` and `outcome` for claims.",
+        ),
+    )
+
+
+def _paper_row(group: Group) -> tuple[Cell, ...]:
+    rows = group.rows
+    parted = [first_divergence(row.base_actions, row.actions) for row in rows]
+    patches = [compare(row.base_patch, row.patch) for row in rows]
+    similar = [
+        found.similarity
+        for found, row in zip(patches, rows, strict=True)
+        if row.base_patch.strip() or row.patch.strip()
+    ]
+    return (
+        label(group.direction),
+        label(group.arm),
+        label(group.depth),
+        count(len(rows)),
+        number(_mean(edit_distance(row.base_actions, row.actions) for row in rows), 3),
+        rate(sum(found.at is not None for found in parted), len(parted), 0),
+        number(_mean(found.at for found in parted), 1, why="every branch is identical to its base"),
+        _defined_mean(parted, action_agreement),
+        number(_mean(found.file_jaccard for found in patches), 2),
+        _over(number(_mean(similar), 2, why="every patch is empty"), len(similar)),
+        rate(sum(found.identical for found in patches), len(patches), 0),
+    )
+
+
+def _over(cell: Cell, n: int) -> Cell:
+    """The cell with the number of branches that it is a mean over."""
+    return cell if cell.value is None else replace(cell, text=f"{cell.text} (n={n})", parts={"n": n})
+
+
 _WHERE = (Column("direction", "dir", is_label=True), Column("depth", "depth", is_label=True))
 _SIZES = "inst/forks/branches"
 
@@ -177,7 +249,7 @@ def behaviour_table(run: Run) -> Table:
     )
     return Table(
         "behaviour",
-        f"swap effect on behaviour · {run.name} · branches against branches of one fork; instances weigh equally",
+        f"swap effect on behaviour · {run.name} · branches against branches; instances weigh equally",
         columns,
         tuple(_behaviour_row(group, forks) for group, forks in _effect_groups(run)),
         (
@@ -202,7 +274,7 @@ def outcome_table(run: Run) -> Table:
     )
     return Table(
         "outcome",
-        f"swap effect on outcome · {run.name} · branches against branches of one fork; instances weigh equally",
+        f"swap effect on outcome · {run.name} · branches against branches; instances weigh equally",
         columns,
         tuple(_outcome_row(group, forks) for group, forks in _effect_groups(run)),
         (
@@ -219,7 +291,7 @@ def _effect_groups(run: Run) -> list[tuple[Group, dict[ForkKey, Sequence[BranchR
 
 
 def _whole_directions(run: Run) -> list[Group]:
-    names = sorted({row.branch.direction for row in run.rows})
+    names = sorted({row.branch.direction for row in run.rows}, key=lambda name: (_place(run, name), name))
     return [Group(name, "", "all", tuple(row for row in run.rows if row.branch.direction == name)) for name in names]
 
 
@@ -246,9 +318,7 @@ def _effect(found: BehaviourEffect, why: str) -> tuple[Cell, ...]:
     return (
         number(found.w.value, 2, signed=True, why=why),
         number(found.floor.value, 2, why=why),
-        number(
-            found.eta, 2, signed=True, why=why if found.w.value is None else "the floor is 1: nothing is left above it"
-        ),
+        number(found.eta, 2, signed=True, why=why_eta),
         _sizes(found.w),
     )
 

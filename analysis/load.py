@@ -45,6 +45,21 @@ class BranchRow:
         return [call_label(step) for step in self.branch.steps]
 
     @property
+    def base_calls(self) -> list[str]:
+        """The same of the base from the fork on."""
+        return [call_label(step) for step in self.base.steps[self.branch.fork.step - 1 :]]
+
+    @property
+    def patch(self) -> str:
+        """The branch's diff; U+FFFD for bytes that are not UTF-8."""
+        return self.branch.ending.patch.decode("utf-8", "replace")
+
+    @property
+    def base_patch(self) -> str:
+        """The base's diff, likewise."""
+        return self.base.ending.patch.decode("utf-8", "replace")
+
+    @property
     def stop(self) -> Stop:
         return self.branch.ending.stop
 

@@ -4,10 +4,11 @@ Everything heavy is imported where it is used. What had to be degraded is a line
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.agent import Agent, ModelAgent
 from harness.branch import Stage
@@ -17,6 +18,9 @@ from harness.model.protocol import ModelClient, Sampling
 from harness.record import Task
 from harness.sandbox.protocol import SandboxLimits, SandboxProvider
 from harness.tasks.protocol import TaskSet
+
+if TYPE_CHECKING:
+    from harness.model.simulated.process import SimulatedServer
 
 TASK_SETS = ("pocket",)
 
@@ -102,6 +106,8 @@ class OpenModels:
 
     clients: Mapping[str, ModelClient]
     facts: Mapping[str, object]
+    servers: Sequence["SimulatedServer"]
+    """Servers that were started for the run."""
 
 
 @contextmanager
@@ -112,13 +118,15 @@ def open_models(study: Study) -> Iterator[OpenModels]:
         facts: dict[str, object] = {}
         for name, model in study.models.items():
             if isinstance(model, ScriptedModel):
-                clients[name] = _scripted(model)
+                clients[name], facts[name] = _scripted(model), model.model_dump()
             elif isinstance(model, OpenAIModel):
-                clients[name] = _openai(name, model, stack)
+                clients[name], facts[name] = _openai(name, model, stack), model.model_dump()
         simulated = {name: model for name, model in study.models.items() if isinstance(model, SimulatedModel)}
-        for name, client, fact in _simulated(simulated, stack):
-            clients[name], facts[name] = client, fact
-        yield OpenModels(clients, facts)
+        servers = _start_simulated(simulated, stack)
+        for name, model in simulated.items():
+            clients[name] = _simulated(servers[model.noise], model, stack)
+            facts[name] = {**model.model_dump(), "served_over": "http"}
+        yield OpenModels(clients, facts, list(servers.values()))
 
 
 def _scripted(model: ScriptedModel) -> ModelClient:
@@ -145,20 +153,20 @@ def _openai(name: str, model: OpenAIModel, stack: ExitStack) -> ModelClient:
     return client
 
 
-def _simulated(
-    models: Mapping[str, SimulatedModel], stack: ExitStack
-) -> Iterator[tuple[str, ModelClient, Mapping[str, object]]]:
+def _start_simulated(models: Mapping[str, SimulatedModel], stack: ExitStack) -> "dict[str, SimulatedServer]":
     """One server a noise kind: the noise is a property of a server, not of a request."""
-    from harness.model.openai import OpenAIClient
     from harness.model.simulated.process import SimulatedServer
 
-    servers: dict[str, SimulatedServer] = {}
-    for name, model in models.items():
-        if model.noise not in servers:
-            servers[model.noise] = stack.enter_context(SimulatedServer(["--noise", model.noise]))
-        client = OpenAIClient(servers[model.noise].base_url, model.profile)
-        stack.callback(client.close)
-        yield name, client, {"client": "simulated", "profile": model.profile, "noise": model.noise}
+    kinds = dict.fromkeys(model.noise for model in models.values())
+    return {noise: stack.enter_context(SimulatedServer(["--noise", noise])) for noise in kinds}
+
+
+def _simulated(server: "SimulatedServer", model: SimulatedModel, stack: ExitStack) -> ModelClient:
+    from harness.model.openai import OpenAIClient
+
+    client = OpenAIClient(server.base_url, model.profile)
+    stack.callback(client.close)
+    return client
 
 
 def agents_maker(study: Study, clients: Mapping[str, ModelClient]) -> Callable[[], Mapping[str, Agent]]:

@@ -117,7 +117,7 @@ def tables(
     bucket: Annotated[str, typer.Option(help="Early and late by `rank` or as `released` (--paper).")] = "rank",
 ) -> None:
     """Tables of a run, or the paper's main tables recomputed from its released data."""
-    made = _paper_tables(folder, bucket, seed, resamples) if paper else _fork_tables(folder)
+    made = _paper_tables(folder, bucket, seed, resamples) if paper else _run_tables(folder)
     _print_tables(made, form)
 
 
@@ -152,6 +152,13 @@ def _fork_tables(folder: Path) -> "Sequence[Table]":
     from analysis.load import load_run
 
     return fork_tables(load_run(folder))
+
+
+def _run_tables(folder: Path) -> "Sequence[Table]":
+    from analysis.fork_tables import all_tables
+    from analysis.load import load_run
+
+    return all_tables(load_run(folder))
 
 
 def _paper_tables(folder: Path, bucket: str, seed: int, resamples: int) -> "Sequence[Table]":

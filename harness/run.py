@@ -3,6 +3,7 @@
 The order matters: everything that can be wrong with the input is found before anything is written.
 """
 
+import shlex
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -69,7 +70,8 @@ def run_study(
     tasks = open_tasks(study.tasks.set)
     chosen = select_tasks(study, tasks)
     place = _run_folder(study, chosen, folder or Path("runs") / study.name, force_new)
-    command = " ".join(["forkroll run", source, *overrides, *([f"--run {place.path}"] if folder or force_new else [])])
+    where = ["--run", str(place.path)] if folder or force_new else []
+    command = shlex.join(["forkroll", "run", source, *overrides, *where])
     if place.exists() and not _owed(study, chosen, place.records()):
         done = place.records()
         say(f"all {len(done.bases)} bases and {len(done.branches)} branches are done; nothing to run")

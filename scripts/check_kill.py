@@ -68,8 +68,10 @@ def main(kills: int, seed: int) -> None:
     print(f"kills: {done} (seed {seed}); undisturbed run: {seconds:.0f} s, {sum(want.values())} records")
     print(f"records at each kill: {progress}; files with a torn last line: {torn}")
     print(f"missing: {len(want - have)}; twice: {sum(n > 1 for n in have.values())}; strangers: {len(have - want)}")
-    print(f"canonical export: {len(one)} bytes, sha256 {hashlib.sha256(one).hexdigest()[:16]} undisturbed, "
-          f"{hashlib.sha256(other).hexdigest()[:16]} killed")
+    print(
+        f"canonical export: {len(one)} bytes, sha256 {hashlib.sha256(one).hexdigest()[:16]} undisturbed, "
+        f"{hashlib.sha256(other).hexdigest()[:16]} killed"
+    )
     if want != have or one != other:
         sys.exit(f"NOT EQUAL; folders kept in {work}")
     print("equal")
