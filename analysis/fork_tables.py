@@ -92,9 +92,9 @@ def fork_table(run: Run) -> Table:
             f"edit_{HORIZON}: within {HORIZON} model calls, which compares across depths. id/ext/cut/div: how many "
             "repeat the base, repeat it and run on, stop inside it, run another command (= diverged). first: index of "
             "the first difference, from 0, over branches that are not identical (arms do not compare by it). "
-            "valid: replay validity, the share of replayed decisions taken in a context that really occurs, (first + 1) / base actions. flips: outcome "
-            "differs from the base's; +k of them towards resolved. prefix: re-executed prefixes that agreed in every "
-            "exit code, output and state.",
+            "valid: replay validity, the share of replayed decisions taken in a context that really occurs, "
+            "(first + 1) / base actions. flips: outcome differs from the base's; +k of them towards resolved. prefix: "
+            "re-executed prefixes that agreed in every exit code, output and state.",
             _anticipating_note(run),
             "Not shown: intervals (none is computed yet). `edit` does not compare across depths.",
         ),
