@@ -30,7 +30,7 @@ from harness.sandbox.local import LocalProvider
 from harness.sandbox.protocol import SandboxLimits
 from harness.tasks.pocket import Pocket
 
-WINDOW = 20
+WINDOW = 50
 NOTE = "A note of ordinary length about what the next command is for."
 RUNS = 3
 
@@ -166,18 +166,18 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             ours, meter, closing = forkroll_curve(Path(folder), 1000)
             theirs = mini_curve(Path(folder), 300)
-        for step in (20, 100, 300, 1000):
+        for step in (50, 100, 300, 1000):
             table["forkroll"].setdefault(step, []).append(ours.around(step))
-        for step in (20, 100, 300):
+        for step in (50, 100, 300):
             table["mini"].setdefault(step, []).append(theirs.around(step))
     medians = {name: {step: statistics.median(v) for step, v in row.items()} for name, row in table.items()}
     print(f"harness processor time per step, ms, each step saved; windows of {WINDOW} steps, median of {RUNS} runs")
-    print("  step                    20     100     300    1000")
+    print("  step                    50     100     300    1000")
     for name, row in medians.items():
-        print(f"  {name:<18}" + "".join(f"{row[s]:>8.3f}" if s in row else "       -" for s in (20, 100, 300, 1000)))
-    ratios = [medians["mini"][step] / medians["forkroll"][step] for step in (20, 100, 300)]
+        print(f"  {name:<18}" + "".join(f"{row[s]:>8.3f}" if s in row else "       -" for s in (50, 100, 300, 1000)))
+    ratios = [medians["mini"][step] / medians["forkroll"][step] for step in (50, 100, 300)]
     print("  ratio mini/forkroll " + "".join(f"{ratio:>6.1f}  " for ratio in ratios))
-    print(f"  flat: step 1000 / step 20 = {medians['forkroll'][1000] / medians['forkroll'][20]:.2f}")
+    print(f"  flat: step 1000 / step 50 = {medians['forkroll'][1000] / medians['forkroll'][50]:.2f}")
     each = {name: meter.seconds[name] / meter.count[name] * 1e3 for name in meter.seconds if name != "sandbox start"}
     print("  apart, ms a step:", json.dumps({name: round(value, 3) for name, value in each.items()}))
     print(f"  the whole record of 1000 steps at the end: {closing * 1e3:.1f} ms = {closing:.4f} ms a step")
