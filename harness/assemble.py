@@ -71,11 +71,12 @@ def open_provider(study: Study, scratch: Path, *, allow_unsandboxed: bool) -> It
     from harness.sandbox.local import LocalProvider
     from harness.sandbox.namespace import NamespaceProvider, available
 
-    why_not = "" if study.sandbox == "local" else available() or ""
-    if study.sandbox == "namespace" and why_not:
+    wanted = study.sandbox.provider
+    why_not = "" if wanted == "local" else available() or ""
+    if wanted == "namespace" and why_not:
         raise ConfigError(f"sandbox `namespace` does not work here: {why_not}")
-    limits = SandboxLimits()
-    if study.sandbox != "local" and not why_not:
+    limits = _limits(study)
+    if wanted != "local" and not why_not:
         isolated = NamespaceProvider(limits=limits, scratch=scratch)
         try:
             yield OpenProvider(isolated, tuple(isolated.degraded))
@@ -89,6 +90,11 @@ def open_provider(study: Study, scratch: Path, *, allow_unsandboxed: bool) -> It
         yield OpenProvider(local, notes)
     finally:
         local.close()
+
+
+def _limits(study: Study) -> SandboxLimits:
+    asked = study.sandbox
+    return SandboxLimits(asked.output_bytes, asked.disk_bytes, asked.memory_bytes, asked.processes)
 
 
 def _refuse_unsandboxed(study: Study, allowed: bool) -> None:

@@ -79,13 +79,44 @@ class Direction(Section):
     swap: Name
 
 
+class SandboxSection(Section):
+    """Where actions run. A bare name, such as `sandbox: docker`, is the provider with everything else as below."""
+
+    provider: Literal["auto", "namespace", "docker", "local"] = "auto"
+    """auto: namespace where the kernel allows; else local, for simulated and scripted models only."""
+    image: str | None = None
+    """Docker image that bundled tasks' trees are put into; None: the provider's own default."""
+    user: str | None = None
+    """Docker: user (name or uid[:gid]) that actions run as; None: root inside."""
+    network: bool = False
+    pull_seconds: float = Field(default=1800.0, gt=0)
+    """Docker: time for pulling one image, apart from every other limit."""
+    pool: Annotated[int, Field(ge=0)] = 2
+    """Docker: containers kept started ahead of need; 0: none."""
+    output_bytes: Positive = 64 * 1024
+    """Of one action's output kept in the record: half head, half tail."""
+    disk_bytes: Positive | None = 512 * 1024 * 1024
+    memory_bytes: Positive | None = 2 * 1024**3
+    processes: Positive | None = 256
+    cpus: float | None = Field(default=None, gt=0)
+    """Docker: processors that one sandbox may use; None: all."""
+
+
+def _named_provider(value: Any) -> Any:
+    return {"provider": value} if isinstance(value, str) else value
+
+
 class ForksSection(Section):
     """Where bases are forked and how a branch is brought there."""
 
     rule: Literal["paper_fraction", "fraction", "call_fraction", "absolute", "every"]
     at: tuple[float, ...] = ()
     """Fractions in (0, 1) for the fraction rules; 1-based steps for `absolute`; one period for `every`."""
-    mode: Literal["reexecute"] = "reexecute"
+    mode: Literal["reexecute", "snapshot", "verify"] = "reexecute"
+    """How a sandbox is brought to the fork: by running the prefix again, from a snapshot taken when the base was
+    there, or both, compared by state digest."""
+    snapshot_bytes: Positive = 2 * 1024**3
+    """Disk that the snapshots of a run may take; the least recently used are dropped first."""
 
     @model_validator(mode="after")
     def _points_fit_the_rule(self) -> "ForksSection":
@@ -139,8 +170,7 @@ class Study(Section):
     name: Name
     seed: int
     tasks: TasksSection = TasksSection()
-    sandbox: Literal["auto", "namespace", "local"] = "auto"
-    """auto: namespace where the kernel allows; else local, for simulated and scripted models only."""
+    sandbox: Annotated[SandboxSection, BeforeValidator(_named_provider)] = SandboxSection()
     models: dict[Name, ModelSection] = Field(min_length=1)
     directions: dict[Name, Direction] = Field(min_length=1)
     forks: ForksSection

@@ -57,7 +57,7 @@ BAD_STUDIES = [
     (["tiny.yaml", "tasks.set=pockt"], "unknown task set 'pockt'; known: pocket"),
     (["tiny.yaml", "tasks.ids=[]"], "no tasks"),
     (["tiny.yaml", "tasks.ids=[nope]"], "has no task 'nope'"),
-    (["tiny.yaml", "sandbox=dokcer"], "`sandbox`"),
+    (["tiny.yaml", "sandbox=dokcer"], "`sandbox.provider`"),
     (["tiny.yaml", "models.a.client=gpt"], "`models.a`"),
     (["tiny.yaml", "forks.rule=fraction", "forks.at=[0.3, 1.0]"], "strictly between 0 and 1, not 1"),
     (["tiny.yaml", "directions.up.swap=c"], "names model 'c'"),

@@ -55,7 +55,7 @@ def test_overrides_reach_nested_keys(tmp_path: Path) -> None:
         ("forks.rule=absolute", "whole numbers"),
         ("models.a.client=simulatd", "models.a"),
         ("directions.up.swap=c", "names model 'c', which is not among models: a, b"),
-        ("sandbox=dcoker", "`sandbox`"),
+        ("sandbox=dcoker", "`sandbox.provider`"),
         ("seed=", "`seed`"),
         ("nonsense", "not of the form key=value"),
         ("name.x=1", "holds no keys"),
