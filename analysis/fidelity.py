@@ -1,9 +1,13 @@
-"""Whether re-executing a prefix brought the sandbox back to where the base had been, at three levels.
+"""Whether the way to a fork brought the sandbox back to where the base had been, at three levels.
 
-Counts of actions hide how many branches are touched, so the number of branches with any mismatch stands beside them.
+A re-executed prefix is compared action by action: exit code, output (byte for byte, and normalised) and state. A
+restored snapshot is compared by state alone. Counts of actions hide how many branches are touched, so the number of
+branches with any mismatch stands beside them.
 """
 
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from analysis.load import BranchRow
@@ -15,18 +19,37 @@ class Fidelity:
 
     exit_codes: tuple[int, int]
     outputs: tuple[int, int]
+    """Byte for byte."""
+    normalised: tuple[int, int]
+    """Outputs without what a clock, a process table or a random name puts there."""
     states: tuple[int, int]
     clean_branches: tuple[int, int]
-    """Branches without any mismatch."""
+    """Branches without any mismatch; outputs count normalised."""
+    snapshots: tuple[int, int]
+    """Snapshots that gave the state of the re-executed prefix; compared in mode `verify` only."""
+    live_branches: tuple[int, int]
+    """Branches forked beside a live process, which no way brings along for certain; of those whose base says."""
+    by_snapshot: int
+    """Branches that started from a snapshot."""
+    fell_back: Mapping[str, int]
+    """Why a snapshot was asked for and not had, step numbers left out, with the number of branches."""
 
 
 def prefix_fidelity(rows: Sequence[BranchRow]) -> Fidelity:
     """Fidelity of the prefixes of `rows`."""
     checks = [row.branch.prefix for row in rows]
     actions = sum(check.actions for check in checks)
+    verified = [check.snapshot_equal for check in checks if check.snapshot_equal is not None]
+    live = [check.live_processes for check in checks if check.live_processes is not None]
+    reasons = (re.sub(r"\bstep \d+", "step #", check.fell_back) for check in checks if check.fell_back is not None)
     return Fidelity(
         exit_codes=(sum(check.exit_codes_equal for check in checks), actions),
         outputs=(sum(check.outputs_equal for check in checks), actions),
+        normalised=(sum(check.normalised_equal for check in checks), actions),
         states=(sum(check.states_equal for check in checks), sum(check.states for check in checks)),
         clean_branches=(sum(check.first_mismatch is None for check in checks), len(checks)),
+        snapshots=(sum(verified), len(verified)),
+        live_branches=(sum(map(bool, live)), len(live)),
+        by_snapshot=sum(check.how == "snapshot" for check in checks),
+        fell_back=dict(sorted(Counter(reasons).items())),
     )

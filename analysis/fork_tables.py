@@ -94,7 +94,7 @@ def fork_table(run: Run) -> Table:
             "the first difference, from 0, over branches that are not identical (arms do not compare by it). "
             "valid: replay validity, the share of replayed decisions taken in a context that really occurs, "
             "(first + 1) / base actions. flips: outcome differs from the base's; +k of them towards resolved. prefix: "
-            "re-executed prefixes that agreed in every exit code, output and state.",
+            "prefixes that agreed in all that was compared: exit codes, normalised outputs, states.",
             _anticipating_note(run),
             "Not shown: intervals (none is computed yet). `edit` does not compare across depths.",
         ),
@@ -343,15 +343,20 @@ def _sizes(effect: Effect) -> Cell:
 
 
 def quality_table(run: Run) -> Table:
-    """Prefix fidelity at three levels, infrastructure failures, what was left out."""
+    """Prefix fidelity at three levels and how forks were reached, infrastructure failures, what was left out."""
     fidelity = prefix_fidelity(run.rows)
     none = "no action was re-executed"
     facts: list[tuple[str, Cell]] = [
         ("instances with branches", count(instances(run.rows))),
         ("prefix exit codes equal", rate(*fidelity.exit_codes, 1, why=none)),
-        ("prefix outputs equal", rate(*fidelity.outputs, 1, why=none)),
+        ("prefix outputs equal, byte for byte", rate(*fidelity.outputs, 1, why=none)),
+        ("prefix outputs equal, normalised", rate(*fidelity.normalised, 1, why=none)),
         ("prefix states equal", rate(*fidelity.states, 1, why="the sandbox gave no state digest")),
         ("branches with a clean prefix", rate(*fidelity.clean_branches, 1, why="no branches")),
+        ("branches forked beside a live process", rate(*fidelity.live_branches, 1, why="no base says what lived")),
+        ("forks by snapshot", count(fidelity.by_snapshot)),
+        ("snapshots that equal re-execution", rate(*fidelity.snapshots, 1, why="none was verified")),
+        ("forks that fell back to re-execution", count(sum(fidelity.fell_back.values()))),
         ("failed attempts (infrastructure)", count(len(run.failures))),
         ("cells without a record after a failure", count(len(run.lost))),
         ("stale branches, left out of every table", count(len(run.stale))),
@@ -360,6 +365,7 @@ def quality_table(run: Run) -> Table:
     merged = sum("+" in rows[0].branch.fork.depth for rows in run.forks().values())
     facts.append(("forks at which two points of the rule coincide", count(merged)))
     notes = [f"left out, prefix is not the stored base's: {name}" for name in run.stale]
+    notes += [f"fell back: {reason} ({number})" for reason, number in fidelity.fell_back.items()]
     notes += [f"degraded: {note}" for note in _degraded(run)]
     return Table(
         "quality",

@@ -59,15 +59,31 @@ _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
 def _old_path(line: str) -> str:
-    names = line.removeprefix(_HEADER).rstrip()
+    names = line.removeprefix(_HEADER).rstrip("\r")
     if quoted := _QUOTED.match(names):
-        return quoted[1].removeprefix("a/")
+        return _unquoted(quoted[1]).removeprefix("a/")
     middle = len(names) // 2
     old, new = names[:middle], names[middle + 1 :]
     if names[middle : middle + 1] == " " and old.removeprefix("a/") == new.removeprefix("b/"):
         return old.removeprefix("a/")  # by halves: a path may hold spaces, even " b/"
     # Some agents submit a patch with its line ends written as \n: all of it stands on the header line.
     return names.partition(" b/" if " b/" in names else " ")[0].removeprefix("a/")
+
+
+_ESCAPE = re.compile(r"\\([0-7]{3}|.)")
+_LETTERS = {"a": 7, "b": 8, "t": 9, "n": 10, "v": 11, "f": 12, "r": 13}
+
+
+def _unquoted(name: str) -> str:
+    """A name as git quotes it (C escapes, bytes in octal), read; bytes that are not UTF-8 as surrogate escapes."""
+
+    def byte(found: re.Match[str]) -> str:
+        code = found[1]
+        number = int(code, 8) & 255 if len(code) == 3 else _LETTERS.get(code, ord(code))
+        return chr(number)
+
+    # Through Latin-1, where a character is a byte: what git escapes are bytes, what it leaves is ASCII.
+    return _ESCAPE.sub(byte, name).encode("latin-1", "replace").decode("utf-8", "surrogateescape")
 
 
 def _texts(*patches: str) -> None:

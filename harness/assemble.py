@@ -4,8 +4,9 @@ Everything heavy is imported where it is used. What had to be degraded is a line
 """
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,8 +22,11 @@ from harness.tasks.protocol import TaskSet
 
 if TYPE_CHECKING:
     from harness.model.simulated.process import SimulatedServer
+    from harness.sandbox.live import LiveProvider
 
 TASK_SETS = ("pocket",)
+TREES_OF_THEIR_OWN = ("pocket",)
+"""Sets whose tasks are trees on this machine: in Docker these are put into the base image."""
 
 
 def cache_folder() -> Path:
@@ -61,13 +65,48 @@ def select_tasks(study: Study, tasks: TaskSet) -> list[Task]:
 class OpenProvider:
     """A sandbox provider and what is less than asked for."""
 
-    provider: SandboxProvider
+    provider: "LiveProvider"
     degraded: tuple[str, ...]
 
 
 @contextmanager
 def open_provider(study: Study, scratch: Path, *, allow_unsandboxed: bool) -> Iterator[OpenProvider]:
-    """The study's sandbox provider; `auto` takes namespaces where the kernel allows them."""
+    """The study's sandbox provider, closed at the end; `auto` takes namespaces where the kernel allows them."""
+    if study.sandbox.provider == "docker":
+        opened = _open_docker(study, scratch)
+    else:
+        opened = _open_here(study, scratch, allow_unsandboxed)
+    with closing(opened.provider):
+        yield opened
+
+
+def _open_docker(study: Study, scratch: Path) -> OpenProvider:
+    from harness.sandbox.docker import DockerOptions, DockerProvider
+    from harness.sandbox.images import BASE_IMAGE
+
+    asked = study.sandbox
+    options = DockerOptions(
+        base=asked.image or BASE_IMAGE,
+        user=asked.user,
+        network=asked.network,
+        cpus=asked.cpus,
+        pull_seconds=asked.pull_seconds,
+        pool=asked.pool,
+        run=str(scratch.absolute().parent),
+        say=lambda text: print(text, file=sys.stderr),
+    )
+    provider = DockerProvider(limits=_limits(study), scratch=scratch, options=options)
+    try:
+        if study.tasks.set in TREES_OF_THEIR_OWN:
+            provider.require_base()
+    except BaseException:
+        provider.close()
+        raise
+    return OpenProvider(provider, provider.degraded)
+
+
+def _open_here(study: Study, scratch: Path, allow_unsandboxed: bool) -> OpenProvider:
+    """Namespaces, or `local` where it is asked for or all that there is."""
     from harness.sandbox.local import LocalProvider
     from harness.sandbox.namespace import NamespaceProvider, available
 
@@ -78,18 +117,10 @@ def open_provider(study: Study, scratch: Path, *, allow_unsandboxed: bool) -> It
     limits = _limits(study)
     if wanted != "local" and not why_not:
         isolated = NamespaceProvider(limits=limits, scratch=scratch)
-        try:
-            yield OpenProvider(isolated, tuple(isolated.degraded))
-        finally:
-            isolated.close()
-        return
+        return OpenProvider(isolated, tuple(isolated.degraded))
     _refuse_unsandboxed(study, allow_unsandboxed)
     notes = (f"sandbox is `local` (not isolated): {why_not}",) if why_not else ("sandbox is `local`: not isolated",)
-    local = LocalProvider(limits=limits, scratch=scratch)
-    try:
-        yield OpenProvider(local, notes)
-    finally:
-        local.close()
+    return OpenProvider(LocalProvider(limits=limits, scratch=scratch), notes)
 
 
 def _limits(study: Study) -> SandboxLimits:

@@ -8,12 +8,13 @@ from datetime import UTC, datetime
 
 from harness.agent import Agent
 from harness.config import Study
-from harness.fork import Resumed, resume_at, start_of
+from harness.fork import Resumed, fork_points, resume_at, start_of
 from harness.loop import Continuation, Start, rollout
 from harness.record import Arm, Branch, Ending, ForkPoint, Provenance, Step, Task, Trajectory
 from harness.routing import Always, policy_for
-from harness.sandbox.protocol import SandboxProvider
+from harness.sandbox.protocol import Sandbox, SandboxProvider
 from harness.score import score
+from harness.snapshots import Snapshots, SnapshotStore
 from harness.tasks.protocol import TaskSet
 
 
@@ -26,6 +27,8 @@ class Stage:
     provider: SandboxProvider
     new_agents: Callable[[], Mapping[str, Agent]]
     """Fresh agents for one rollout, by the study's names."""
+    snapshots: SnapshotStore | None = None
+    """Where bases keep their state after each step; None: they do not."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class _Clock:
     def rolled_out(self) -> None:
         self._rolled = time.monotonic()
 
-    def provenance(self) -> Provenance:
+    def provenance(self, sandbox: Sandbox) -> Provenance:
         now = time.monotonic()
         return Provenance(
             attempt=self._attempt,
@@ -74,6 +77,7 @@ class _Clock:
             seconds=now - self._start,
             scoring_seconds=now - self._rolled,
             sandbox_start_seconds=self._ready - self._start,
+            digest_method=sandbox.digest_method,
         )
 
 
@@ -85,11 +89,11 @@ def run_base(cell: BaseCell, stage: Stage, on_step: Callable[[Step], None], atte
         clock.sandbox_ready()
         done = rollout(
             cell.task, Always(cell.agent), stage.new_agents(), sandbox,
-            limits=study.limits, seed=cell.seed, on_step=on_step,
+            limits=study.limits, seed=cell.seed, on_step=on_step, snapshot=_snapshots(stage),
         )  # fmt: skip
         patch = sandbox.working_diff(cell.task.base_commit)
     clock.rolled_out()
-    return Trajectory(
+    base = Trajectory(
         id=cell.id,
         task_id=cell.task.instance_id,
         agent=cell.agent,
@@ -98,15 +102,30 @@ def run_base(cell: BaseCell, stage: Stage, on_step: Callable[[Step], None], atte
         start_digest=start_digest,
         steps=done.steps,
         ending=_ending(cell.task, done, patch, stage),
-        provenance=clock.provenance(),
+        provenance=clock.provenance(sandbox),
     )
+    _keep_for_forks(base, stage)
+    return base
+
+
+def _snapshots(stage: Stage) -> Callable[[Sandbox], str | None]:
+    return (lambda sandbox: None) if stage.snapshots is None else Snapshots(stage.snapshots).take
+
+
+def _keep_for_forks(base: Trajectory, stage: Stage) -> None:
+    """What its branches will start from counts as used now: other steps' snapshots make room first."""
+    if stage.snapshots is not None:
+        forks = fork_points(base, stage.study.forks, stage.study.limits)
+        needed = [base.steps[fork.step - 2].circumstances.snapshot for fork in forks if fork.step > 1]
+        stage.snapshots.touch(address for address in needed if address is not None)
 
 
 def run_branch(cell: BranchCell, stage: Stage, on_step: Callable[[Step], None], attempt: int) -> Branch:
     """Bring a fresh sandbox to the fork, let the arm go on from there, grade it."""
     clock, study = _Clock(attempt), stage.study
     start = start_of(cell.fork, cell.base, study.budget)
-    with resume_at(cell.fork, cell.base, stage.tasks.image(cell.task), stage.provider, study) as resumed:
+    image = stage.tasks.image(cell.task)
+    with resume_at(cell.fork, cell.base, image, stage.provider, study, stage.snapshots) as resumed:
         clock.sandbox_ready()
         done, patch = _continue(cell, stage, resumed, start, on_step)
     clock.rolled_out()
@@ -122,7 +141,7 @@ def run_branch(cell: BranchCell, stage: Stage, on_step: Callable[[Step], None], 
         prefix=resumed.check,
         steps=done.steps,
         ending=_ending(cell.task, done, patch, stage),
-        provenance=clock.provenance(),
+        provenance=clock.provenance(resumed.sandbox),
     )
 
 

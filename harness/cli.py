@@ -27,6 +27,9 @@ app = typer.Typer(
 INCOMPLETE = 4
 
 RunArgument = Annotated[Path, typer.Argument(help="Folder of a run.", metavar="RUN")]
+UnsandboxedOption = Annotated[
+    bool, typer.Option("--allow-unsandboxed", help="Let real models run commands on this machine in `local`.")
+]
 FormatOption = Annotated[str, typer.Option("--format", help="text, md, csv, latex or json.")]
 
 
@@ -54,9 +57,7 @@ def run(
     force_new: Annotated[
         bool, typer.Option("--force-new", help="Where the folder holds another study: make a sibling folder.")
     ] = False,
-    allow_unsandboxed: Annotated[
-        bool, typer.Option("--allow-unsandboxed", help="Let real models run commands on this machine in `local`.")
-    ] = False,
+    allow_unsandboxed: UnsandboxedOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the fork table as JSON.")] = False,
 ) -> None:
     """Run a study: bases, forks, arms, scores. Resumes where it stopped; what is done is not run again."""
@@ -68,7 +69,7 @@ def run(
         folder=folder,
         force_new=force_new,
         allow_unsandboxed=allow_unsandboxed,
-        say=lambda text: print(text, file=sys.stderr),
+        say=_say,
     )
     _print_tables(_fork_tables(finished.folder.path), "json" if as_json else "text")
     for text in finished.closing_lines():
@@ -130,6 +131,47 @@ def export(folder: RunArgument) -> None:
 
 
 @app.command()
+def shell(
+    folder: RunArgument,
+    place: Annotated[str, typer.Argument(help="ID@k: before step k. ID: after its last step.", metavar="ID@k")],
+    allow_unsandboxed: UnsandboxedOption = False,
+) -> None:
+    """A shell in a fresh sandbox brought to a point of a recorded rollout."""
+    from harness.revisit import shell as open_shell
+
+    raise typer.Exit(open_shell(folder, place, allow_unsandboxed=allow_unsandboxed, say=_say))
+
+
+@app.command()
+def rerun(
+    folder: RunArgument,
+    cell: Annotated[str, typer.Argument(help="Id of a base or a branch.", metavar="ID")],
+    keep_sandbox: Annotated[
+        bool, typer.Option("--keep-sandbox", help="Open a shell in the sandbox when the rollout is over.")
+    ] = False,
+    allow_unsandboxed: UnsandboxedOption = False,
+) -> None:
+    """Run one cell again with its own seed, steps shown as they come; records nothing. Exit 1: it differs."""
+    from harness.revisit import rerun as run_again
+
+    raise typer.Exit(run_again(folder, cell, keep_sandbox=keep_sandbox, allow_unsandboxed=allow_unsandboxed, say=_say))
+
+
+@app.command()
+def clean(
+    run_folder: Annotated[
+        Path | None, typer.Option("--run", help="This run alone. Default: every run in runs/.")
+    ] = None,
+) -> None:
+    """Remove sandboxes, containers and folders whose driver is dead; never anything else."""
+    from harness.clean import clean as reap
+
+    runs = [run_folder] if run_folder is not None else sorted(Path("runs").glob("*"))
+    found = reap(runs, only=run_folder)
+    _print_lines([f"removed {reaped.kind} {reaped.name}" for reaped in found] or ["nothing to remove"])
+
+
+@app.command()
 def doctor() -> None:
     """What this machine has and lacks, and the command that mends each miss."""
     from harness.doctor import examine
@@ -185,6 +227,10 @@ def _print_tables(made: "Sequence[Table]", form: str) -> None:
     if form not in FORMATS:
         raise UsageError(f"--format is one of {', '.join(FORMATS)}, not {form!r}")
     print(render_many(made, form))
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 def _print_lines(lines: "Sequence[str]") -> None:

@@ -33,7 +33,7 @@ def examine() -> Iterator[Finding]:
     yield _program("bash", "missing", "every action is a bash command", "sudo apt-get install bash")
     yield _namespaces()
     yield from _gaps()
-    yield _program("docker", "optional", "not needed: no sandbox of this version uses it", "")
+    yield _docker()
 
 
 def _python() -> Finding:
@@ -57,6 +57,15 @@ def _namespaces() -> Finding:
     return Finding(
         "namespace sandbox", "missing", "not available; only simulated and scripted models run, in `local`", why_not
     )
+
+
+def _docker() -> Finding:
+    from harness.sandbox.docker import available
+
+    why_not = available()
+    if why_not is None:
+        return Finding("docker sandbox", "ok", "an engine on this machine answers and has the base image")
+    return Finding("docker sandbox", "optional", "only studies with `sandbox: docker` need it", why_not)
 
 
 def _gaps() -> Iterator[Finding]:

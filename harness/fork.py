@@ -5,13 +5,16 @@ Every rule says whether it is anticipating: whether choosing step k needs to kno
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from harness.config import ForksSection, LimitsSection, Study
+from harness.errors import SandboxError
 from harness.loop import Start, spend
+from harness.normalise import normalise
 from harness.record import ForkPoint, Observation, PrefixCheck, Spent, Step, Trajectory, prefix_digest
 from harness.sandbox.protocol import Image, Sandbox, SandboxProvider
+from harness.snapshots import SnapshotStore
 
 
 @dataclass(frozen=True)
@@ -116,19 +119,136 @@ class Resumed:
     check: PrefixCheck
 
 
+class _NoSnapshot(Exception):
+    """A fork cannot be reached by a snapshot; the message says why."""
+
+
 @contextmanager
 def resume_at(
-    fork: ForkPoint, base: Trajectory, image: Image, provider: SandboxProvider, study: Study
+    fork: ForkPoint,
+    base: Trajectory,
+    image: Image,
+    provider: SandboxProvider,
+    study: Study,
+    snapshots: SnapshotStore | None = None,
 ) -> Iterator[Resumed]:
-    """A fresh sandbox in which the prefix's actions have been run again, each compared with its record."""
-    with provider.start(image) as sandbox:
-        check = re_execute(base, fork.step, sandbox, study.limits.action_seconds)
-        yield Resumed(sandbox, check)
+    """A fresh sandbox in the state in which `base` was before the fork, reached as the study's `forks.mode` says.
+
+    reexecute: the prefix's actions are run again, each compared with its record. snapshot: the snapshot taken after
+    the step before is restored and its digest compared; where that fails, re-execution, and the check says why.
+    verify: both. The branch goes on in the re-executed sandbox, so that a wrong snapshot can reach no result: a study
+    in this mode is one in `reexecute` with evidence about its snapshots.
+    """
+    way = _Way(fork, base, image, provider, study.limits.action_seconds, snapshots)
+    fell_back = None
+    with ExitStack() as stack:
+        if study.forks.mode == "snapshot":
+            try:
+                yield stack.enter_context(_by_snapshot(way))
+                return
+            except _NoSnapshot as error:
+                fell_back = str(error)
+        sandbox = stack.enter_context(provider.start(image))
+        check = re_execute(base, fork.step, sandbox, way.timeout_s)
+        if study.forks.mode == "verify":
+            check = _verified(check, way, sandbox)
+        yield Resumed(sandbox, check if fell_back is None else check.model_copy(update={"fell_back": fell_back}))
+
+
+@dataclass(frozen=True)
+class _Way:
+    """From where, to where, with what."""
+
+    fork: ForkPoint
+    base: Trajectory
+    image: Image
+    provider: SandboxProvider
+    timeout_s: float
+    """Of one action."""
+    snapshots: SnapshotStore | None
+
+    @property
+    def before(self) -> int:
+        """The last step of the prefix; 0: there is none."""
+        return self.fork.step - 1
+
+    @property
+    def recorded(self) -> str | None:
+        """State digest at the fork, as recorded."""
+        return self.base.steps[self.before - 1].state_digest if self.before else self.base.start_digest
+
+
+@contextmanager
+def _by_snapshot(way: _Way) -> Iterator[Resumed]:
+    """_NoSnapshot, before anything is given out, where that does not lead to the recorded state."""
+    with _restored(way) as sandbox:
+        compared = way.recorded is not None
+        equal = compared and sandbox.digest() == way.recorded
+        if compared and not equal and way.before:
+            raise _NoSnapshot(f"the snapshot of step {way.before} does not have the recorded state")
+        yield Resumed(
+            sandbox,
+            PrefixCheck(
+                how="snapshot",
+                actions=0,
+                exit_codes_equal=0,
+                outputs_equal=0,
+                normalised_equal=0,
+                states=int(compared),
+                states_equal=int(equal),
+                first_mismatch=0 if compared and not equal else None,
+                live_processes=live_at(way.base, way.fork.step),
+            ),
+        )
+
+
+@contextmanager
+def _restored(way: _Way) -> Iterator[Sandbox]:
+    with ExitStack() as stack:
+        yield _start_restored(way, stack)
+
+
+def _start_restored(way: _Way, stack: ExitStack) -> Sandbox:
+    if not way.before:
+        return stack.enter_context(way.provider.start(way.image))
+    address = way.base.steps[way.before - 1].circumstances.snapshot
+    if way.snapshots is None or address is None:
+        raise _NoSnapshot(f"no snapshot was taken after step {way.before}")
+    with way.snapshots.borrow(address) as archive:
+        if archive is None:
+            raise _NoSnapshot(f"the snapshot of step {way.before} is lost")
+        try:
+            return stack.enter_context(way.provider.start(way.image, snapshot=archive))
+        except SandboxError as error:
+            raise _NoSnapshot(f"the snapshot of step {way.before} could not be restored: {error}") from error
+
+
+def _verified(check: PrefixCheck, way: _Way, sandbox: Sandbox) -> PrefixCheck:
+    """`check` of a re-executed prefix, with what the snapshot gives beside it."""
+    try:
+        with _restored(way) as other:
+            seen, restored = sandbox.digest(), other.digest()
+    except _NoSnapshot as error:
+        return check.model_copy(update={"how": "verify", "fell_back": str(error)})
+    if seen is None or restored is None:
+        return check.model_copy(update={"how": "verify"})
+    first = check.first_mismatch
+    if seen != restored:
+        first = way.before if first is None else min(first, way.before)
+    return check.model_copy(update={"how": "verify", "snapshot_equal": seen == restored, "first_mismatch": first})
+
+
+def live_at(base: Trajectory, fork_step: int) -> tuple[str, ...] | None:
+    """Names of the processes that lived before `fork_step`; None when the base does not say."""
+    return base.steps[fork_step - 2].processes if fork_step > 1 else ()
 
 
 def re_execute(base: Trajectory, fork_step: int, sandbox: Sandbox, timeout_s: float) -> PrefixCheck:
-    """Run the actions before `fork_step` and compare exit code, output and state with what was recorded."""
-    actions = exits = outputs = states = states_equal = 0
+    """Run the actions before `fork_step` and compare exit code, output and state with what was recorded.
+
+    Outputs count twice, byte for byte and normalised; `first_mismatch` goes by the latter.
+    """
+    actions = exits = outputs = normalised = states = states_equal = 0
     first_mismatch = None
     if base.start_digest is not None:
         states, states_equal = 1, int(sandbox.digest() == base.start_digest)
@@ -137,9 +257,11 @@ def re_execute(base: Trajectory, fork_step: int, sandbox: Sandbox, timeout_s: fl
         agrees = True
         for action, recorded in zip(step.reply.actions, step.observations, strict=False):
             seen = sandbox.act(action.command, timeout_s=timeout_s)
-            same_exit, same_output = _same_exit(seen, recorded), seen.sha256 == recorded.sha256
-            actions, exits, outputs = actions + 1, exits + same_exit, outputs + same_output
-            agrees = agrees and same_exit and same_output
+            same_exit, same_bytes = _same_exit(seen, recorded), seen.sha256 == recorded.sha256
+            same_text = same_bytes or _same_normalised(seen, recorded)
+            actions, exits = actions + 1, exits + same_exit
+            outputs, normalised = outputs + same_bytes, normalised + same_text
+            agrees = agrees and same_exit and same_text
         if step.observations and step.state_digest is not None:
             same_state = sandbox.digest() == step.state_digest
             states, states_equal = states + 1, states_equal + same_state
@@ -151,10 +273,19 @@ def re_execute(base: Trajectory, fork_step: int, sandbox: Sandbox, timeout_s: fl
         actions=actions,
         exit_codes_equal=exits,
         outputs_equal=outputs,
+        normalised_equal=normalised,
         states=states,
         states_equal=states_equal,
         first_mismatch=first_mismatch,
+        live_processes=live_at(base, fork_step),
     )
+
+
+def _same_normalised(seen: Observation, recorded: Observation) -> bool:
+    """Of a stream that was cut the middle is not known: it counts as equal only byte for byte."""
+    if seen.cut_at is not None or recorded.cut_at is not None:
+        return False
+    return normalise(seen.output) == normalise(recorded.output)
 
 
 def _same_exit(seen: Observation, recorded: Observation) -> bool:

@@ -5,12 +5,14 @@
       manifest.json     what made this run: versions, commit, machine, one entry a session
       records/*.jsonl   one whole record a line; each session of the driver writes a file of its own
       scratch/          steps of rollouts under way, for `status` and `show`; not part of the result
+      blobs/            snapshots of sandboxes by content address (see `snapshots`); without them forks re-execute
       export/           canonical export
 
 A line that lacks its newline at the end of a file was torn by a kill: it is not a record, and its cell is owed.
 Anything else that cannot be read is an error that names file and line; nothing is ever dropped or rewritten.
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -26,6 +28,9 @@ from pydantic import ValidationError
 
 from harness.errors import JournalError
 from harness.record import ANY_RECORD, SCHEMA_VERSION, AnyRecord, Branch, Failure, Step, Trajectory, canonical_json
+
+PART = ".part"
+"""Ends the name of a file that is being written; what bears it when a session begins was left by a kill."""
 
 
 @dataclass
@@ -57,6 +62,7 @@ class RunFolder:
         self.manifest_file = path / "manifest.json"
         self.records_folder = path / "records"
         self.scratch_folder = path / "scratch"
+        self.blobs_folder = path / "blobs"
         self.export_folder = path / "export"
 
     def exists(self) -> bool:
@@ -93,7 +99,12 @@ class RunFolder:
 
     def disk_bytes(self) -> int:
         """Bytes of all files in the folder."""
-        return sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())
+        total = 0
+        for folder, _, names in os.walk(self.path):
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):  # sandboxes end and snapshots go meanwhile
+                    total += os.lstat(os.path.join(folder, name)).st_size
+        return total
 
     def export(self) -> Path:
         """Write the canonical export, records in order of id, and return its path."""
@@ -138,7 +149,7 @@ def _read_steps(path: Path) -> list[Step]:
 
 def _write_whole(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(path.name + ".part")
+    aside = path.with_name(path.name + PART)
     aside.write_text(text, encoding="utf-8")
     os.replace(aside, path)
 
@@ -162,8 +173,9 @@ class Journal:
         except OSError:
             os.close(self._owner)
             raise JournalError(f"{self.folder.path}: another forkroll is running here; wait for it or end it") from None
-        for left_over in self.folder.scratch_folder.glob("*.jsonl"):
-            left_over.unlink()
+        left_over = [*self.folder.scratch_folder.glob("*.jsonl"), *self.folder.blobs_folder.glob(f"*{PART}")]
+        for path in left_over:
+            path.unlink()
         return self
 
     def __exit__(
@@ -222,8 +234,9 @@ class StepLog:
 
     def __call__(self, step: Step) -> None:
         """Keep `step`; it survives a kill of the driver once this returns."""
+        line = step.model_dump_json().encode("utf-8") + b"\n"  # first: a failure row must be able to hold it
         self.steps.append(step)
-        _write_all(self._file, step.model_dump_json().encode("utf-8") + b"\n")
+        _write_all(self._file, line)
 
 
 def _write_durably(file: int, line: bytes) -> None:

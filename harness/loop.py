@@ -49,13 +49,17 @@ def rollout(
     seed: int,
     start: Start = NOTHING_YET,
     on_step: Callable[[Step], None] = lambda step: None,
+    snapshot: Callable[[Sandbox], str | None] = lambda sandbox: None,
 ) -> Continuation:
-    """Let agents act until something stops them. Raises RolloutError when infrastructure fails."""
+    """Let agents act until something stops them. Raises RolloutError when infrastructure fails.
+
+    `snapshot` keeps the sandbox's state after each step and gives its address, None where it does not.
+    """
     history, spent, submission = list(start.history), start.spent, None
     while (stop := limit_reached(spent, limits)) is None:
         choice = policy.choose(len(history) + 1, seed=seed)
         try:
-            step = take_step(task, choice, agents, sandbox, history, limits=limits, seed=seed)
+            step = take_step(task, choice, agents, sandbox, history, limits=limits, seed=seed, snapshot=snapshot)
         except ContextOverflow:
             stop = Stop.CONTEXT_FULL
             break
@@ -78,6 +82,7 @@ def take_step(
     *,
     limits: LimitsSection,
     seed: int,
+    snapshot: Callable[[Sandbox], str | None],
 ) -> Step:
     """One model call and the actions that it asks for."""
     step_number = len(history) + 1
@@ -92,7 +97,10 @@ def take_step(
         reply=decision.reply,
         observations=tuple(observations),
         state_digest=sandbox.digest(),
-        circumstances=decision.circumstances.model_copy(update={"action_seconds": tuple(durations)}),
+        processes=sandbox.processes(),
+        circumstances=decision.circumstances.model_copy(
+            update={"action_seconds": tuple(durations), "snapshot": snapshot(sandbox)}
+        ),
     )
 
 

@@ -92,6 +92,7 @@ def _observed(observation: Observation) -> str:
         Exit.EXITED: f"exit code: {observation.exit_code}",
         Exit.SIGNAL: f"ended by signal {observation.signal}",
         Exit.TIME_LIMIT: "ended by the time limit; what it printed until then follows",
+        Exit.DISK_LIMIT: "ended by the disk limit: remove files before writing more; what it printed follows",
         Exit.NOT_RUN: "not run",
     }[observation.ended]
     return f"{ended}\noutput:\n{text}"

@@ -1,8 +1,8 @@
 """Every type that is written down.
 
 A record is frozen and refuses unknown fields. Whatever depends on the clock, the host, the order of work or
-the attempt sits in `Circumstances` or `Provenance`, so that one exclusion (`canonical`) yields the export in
-which two runs with one seed agree to the byte.
+the attempt sits in `Circumstances`, `Provenance` or `PrefixCheck`, so that one exclusion (`canonical`) yields the
+export in which two runs with one seed agree to the byte.
 """
 
 import base64
@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, TypeAdapter
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _BASE64 = "base64:"
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -96,6 +96,7 @@ class Exit(StrEnum):
     EXITED = "exited"
     SIGNAL = "signal"
     TIME_LIMIT = "time_limit"
+    DISK_LIMIT = "disk_limit"
     NOT_RUN = "not_run"
 
 
@@ -170,6 +171,8 @@ class Circumstances(Record):
     server_epoch: str | None = None
     """Names one start of the server; None: it does not say."""
     transport_retries: int = 0
+    snapshot: str | None = None
+    """Content address of the snapshot taken after the step; None when none was taken. See `snapshots`."""
 
 
 class Step(Record):
@@ -187,6 +190,8 @@ class Step(Record):
     """One an action, in order; fewer when a submission ended the turn."""
     state_digest: str | None
     """Of the working tree after the step; None when the sandbox cannot say."""
+    processes: tuple[str, ...] | None = None
+    """Names of the processes that the step left alive, sorted; None when the sandbox cannot say."""
     circumstances: Circumstances
 
 
@@ -235,6 +240,9 @@ class Provenance(Record):
     seconds: float = 0.0
     scoring_seconds: float = 0.0
     sandbox_start_seconds: float = 0.0
+    """Until the first call could be made: for a branch, with all that brought it to its fork."""
+    digest_method: str = ""
+    """How state digests were taken: overlay, scan or inside; all give the same. Empty: not said."""
 
 
 class Ending(Record):
@@ -282,17 +290,32 @@ class ForkPoint(Record):
 
 
 class PrefixCheck(Record):
-    """How the sandbox was brought to the fork, and what was seen on the way. Counts of re-executed actions."""
+    """How the sandbox was brought to the fork, and what was seen on the way.
 
-    how: Literal["reexecute"]
+    Evidence about a run, not a part of what was run: never in the canonical export.
+    """
+
+    how: Literal["reexecute", "snapshot", "verify"]
+    """verify: both; the branch went on in the re-executed sandbox."""
     actions: int
+    """Actions that were re-executed: none where a snapshot was restored."""
     exit_codes_equal: int
     outputs_equal: int
+    """Byte for byte, over the whole stream."""
+    normalised_equal: int
+    """Equal after `normalise`, those that are equal byte for byte included."""
     states: int
     """Points at which a state digest could be compared: the start, and every step that ran something."""
     states_equal: int
     first_mismatch: int | None = None
-    """First step whose exit code, output or state differs (0: the start state); None when all agree."""
+    """First step whose exit code, normalised output or state differs (0: the start state); None when all agree."""
+    snapshot_equal: bool | None = None
+    """verify: the restored state has the digest of the re-executed one; None when the two were not compared."""
+    live_processes: tuple[str, ...] | None = ()
+    """Alive at the fork in the base: with any, the prefix is not safely re-executable, and a snapshot lacks them.
+    None: the base does not say."""
+    fell_back: str | None = None
+    """Why the prefix was re-executed, or why nothing was verified, though the study asks for a snapshot."""
 
 
 class Arm(Record):
@@ -339,7 +362,8 @@ class Failure(Record):
 AnyRecord = Trajectory | Branch | Failure
 ANY_RECORD: TypeAdapter[AnyRecord] = TypeAdapter(Annotated[AnyRecord, Field(discriminator="kind")])
 
-_VOLATILE = {"circumstances", "provenance"}
+_VOLATILE = {"circumstances", "provenance", "prefix"}
+"""`prefix` is how a branch was brought to its fork: one study, forked by re-execution or by snapshot, is one study."""
 
 
 def canonical(value: Any) -> Any:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.assemble import open_models, open_provider, open_tasks, select_tasks, stage_of
+from harness.clean import clean
 from harness.config import Study, identity, load_study, to_yaml
 from harness.errors import JournalError
 from harness.journal import Journal, Records, RunFolder
@@ -85,6 +86,8 @@ def _session(
 ) -> str | None:
     """One session; why it ended early, or None."""
     scratch = place.path.absolute() / "sandboxes"
+    for reaped in clean([place.path], only=place.path, containers=study.sandbox.provider == "docker"):
+        say(f"note: removed {reaped.kind} {reaped.name}, left by a dead driver")
     with (
         open_provider(study, scratch, allow_unsandboxed=allow_unsandboxed) as sandboxes,
         open_models(study) as models,

@@ -93,7 +93,7 @@ def _base_lines(base: Trajectory, records: Records) -> list[str]:
     lines = [f"{base.id}  base by {base.agent}: {_summary(base)}"]
     for step in base.steps:
         lines += [f"|  {line}" for line in _fork_lines(at.get(step.index, []))]
-        lines.append(f"o {_step_line(step)}")
+        lines.append(f"o {step_line(step)}")
     return lines
 
 
@@ -111,10 +111,11 @@ def _branch_lines(branch: Branch) -> list[str]:
         f"{check.states_equal}/{check.states} states equal"
     )
     head = [f"{branch.id}  {branch.arm.name} by {branch.arm.agent}: {_summary(branch)}", fork, fidelity]
-    return head + [f"o {_step_line(step)}" for step in branch.steps]
+    return head + [f"o {step_line(step)}" for step in branch.steps]
 
 
-def _step_line(step: Step) -> str:
+def step_line(step: Step) -> str:
+    """One step on one line."""
     if step.reply.format_error is not None:
         return f"{step.index:>3} format error: {_one_line(step.reply.text)}"
     parts = [

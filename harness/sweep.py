@@ -10,7 +10,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from harness.branch import BaseCell, BranchCell, Stage, run_base, run_branch
@@ -19,6 +19,7 @@ from harness.errors import RolloutError
 from harness.fork import fork_points
 from harness.journal import Journal, Records
 from harness.record import Arm, Branch, Failure, ForkPoint, Provenance, Step, Task, Trajectory, seed_for
+from harness.snapshots import SnapshotStore
 
 Cell = TypeVar("Cell", BaseCell, BranchCell)
 
@@ -123,6 +124,9 @@ def run(
     study: Study, tasks: Sequence[Task], stage: Stage, journal: Journal, brakes: Brakes, watch: Watch
 ) -> list[Tally]:
     """Run what is owed: bases first, then the branches of every base there is."""
+    if study.forks.mode != "reexecute":
+        store = SnapshotStore(journal.folder.blobs_folder, study.forks.snapshot_bytes)
+        stage = replace(stage, snapshots=store)
     records = journal.folder.records()
     attempts = Counter(failure.id for failure in records.failures)
     runner = _Runner(stage, journal, brakes, attempts)

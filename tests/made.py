@@ -47,6 +47,7 @@ def make_step(index: int, command: str, output: bytes = b"", agent: str = "a") -
         reply=reply,
         observations=() if bad else (seen,),
         state_digest="s",
+        processes=(),
         circumstances=Circumstances(started_at="2026-01-01T00:00:00+00:00", model_seconds=0.5, action_seconds=(0.25,)),
     )
 
@@ -105,6 +106,7 @@ def make_branch(
             actions=step - 1,
             exit_codes_equal=step - 1,
             outputs_equal=step - 1,
+            normalised_equal=step - 1,
             states=step,
             states_equal=step,
         ),

@@ -27,6 +27,7 @@ EDITS = st.one_of(
     st.builds(lambda path, target: f"mv -T {path} {target}", PATHS, PATHS),
     st.builds(lambda path, target: f"cp -a -T {path} {target}", PATHS, PATHS),
     st.sampled_from(["git add -A", "git commit -qm m", "git checkout -q --detach", "git stash -u", "rm -rf .git"]),
+    st.just("rm -rf .git; echo gitdir: x > .git"),
 )
 
 

@@ -6,6 +6,7 @@ permanent (ModelError, at once); passing (waited out, honouring Retry-After, a b
 """
 
 import math
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -213,20 +214,30 @@ def _read_completion(answer: Mapping[str, Any], flying: int, retries: int) -> Co
     message = choice["message"]
     content = (choice.get("logprobs") or {}).get("content") or None
     return Completion(
-        text=clean_text(message.get("content") or ""),
+        text=_read_text(message.get("content")),
         tool_calls=tuple(_read_call(call, number) for number, call in enumerate(message.get("tool_calls") or [], 1)),
-        finish_reason=str(choice.get("finish_reason")),
+        finish_reason=clean_text(str(choice.get("finish_reason"))),
         usage=Usage(input_tokens=usage.get("prompt_tokens"), output_tokens=usage.get("completion_tokens")),
-        model=str(answer.get("model", "")),
+        model=clean_text(str(answer.get("model", ""))),
         reasoning=_optional_text(message.get("reasoning_content") or message.get("reasoning")),
         tokens=None if content is None else _read_tokens(content, choice.get("token_ids")),
         token_bytes=None if content is None else _read_token_bytes(content),
         propensity=(choice.get("forkroll") or {}).get("propensity"),
         cached_prompt_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
-        server_epoch=answer.get("system_fingerprint"),
+        server_epoch=_optional_text(answer.get("system_fingerprint")),
         in_flight=flying,
         retries=retries,
     )
+
+
+def _read_text(content: object) -> str:
+    """The text of a message: a string, or a list of parts of which some are text."""
+    if isinstance(content, list):
+        parts = [part.get("text") for part in content if isinstance(part, dict)]
+        content = "".join(part for part in parts if isinstance(part, str))
+    if content is not None and not isinstance(content, str):
+        raise _Malformed("the content of the message is no text")
+    return clean_text(content or "")
 
 
 def _optional_text(text: str | None) -> str | None:
@@ -237,10 +248,21 @@ def _read_call(call: Mapping[str, Any], number: int) -> ToolCall:
     function = call.get("function") or {}
     arguments = function.get("arguments")
     return ToolCall(
-        id=str(call.get("id") or f"call_{number}"),
+        id=clean_text(str(call.get("id") or f"call_{number}")),
         name=clean_text(str(function.get("name"))),
-        arguments=clean_text(arguments if isinstance(arguments, str) else str(arguments)),
+        arguments=_without_halves(clean_text(arguments if isinstance(arguments, str) else str(arguments))),
     )
+
+
+_ESCAPES = re.compile(
+    r"(?P<pair>\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+    r"|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\."
+)
+
+
+def _without_halves(arguments: str) -> str:
+    """JSON text in which an escape of half a character, valid JSON that no reader can write again, is U+FFFD."""
+    return _ESCAPES.sub(lambda found: "\\ufffd" if found["half"] else found[0], arguments)
 
 
 def as_logprob(value: object) -> float | None:

@@ -8,6 +8,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import select
 import shlex
 import signal
@@ -18,14 +19,16 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from harness.errors import SandboxError, attribute
 from harness.record import Observation
 from harness.sandbox import spawner
+from harness.sandbox.disk import DiskWatch
 from harness.sandbox.protocol import Image, Sandbox, SandboxLimits
 from harness.sandbox.shell import RUNNER, Shell, environment
 
@@ -106,6 +109,10 @@ class Spawner:
         """Kill and reap it, and everything below it."""
         self._ask({"op": "end", "pid": pid}, [])
 
+    def guard_containers(self, engine: str, label: str) -> None:
+        """When the driver ends, kill the containers with `label` of the engine at the socket `engine`."""
+        self._ask({"op": "containers", "engine": engine, "label": label}, [])
+
     def close(self) -> None:
         """End every sandbox and remove the folder."""
         self._control.close()
@@ -179,12 +186,23 @@ own={temporary}/.forkroll.$$
 mkdir "$own" || exit 3
 export GIT_INDEX_FILE=$own/index GIT_OBJECT_DIRECTORY=$own GIT_ALTERNATE_OBJECT_DIRECTORIES={git}/objects
 fail() {{ cat "$own/said"; rm -rf "$own"; exit 3; }}
+[ -d {cwd} ] || {{ mkdir "$own/nothing"; GIT_WORK_TREE=$own/nothing; }}
+cd "$GIT_WORK_TREE"
+{raw}
 {index}
 git add --intent-to-add --ignore-errors --all . 2>/dev/null
 git diff --binary --full-index --no-ext-diff --no-textconv --no-color --no-renames \
   --src-prefix=a/ --dst-prefix=b/ --submodule=short --ignore-submodules=dirty {base} 2>"$own/said" || fail
 rm -rf "$own"
 """
+_RAW = r"""
+mkdir -p "$own/git/objects" "$own/git/refs" "$own/git/info"
+cp {git}/HEAD {git}/config "$own/git/"
+cp {git}/info/exclude "$own/git/info/"
+echo '* !text !eol !ident !filter !working-tree-encoding !diff' >"$own/git/info/attributes"
+GIT_DIR=$own/git
+"""
+_ATTRIBUTES_CHANGED = re.compile(rb'^diff --git "?a/(?:.*/)?\.gitattributes"? ', re.MULTILINE)
 _MAKE_INDEX = r"""
 git read-tree {base} 2>"$own/said" || fail
 git update-index -q --refresh >/dev/null 2>&1
@@ -196,8 +214,28 @@ exit 0
 """
 
 
+class Capture(Protocol):
+    """How snapshots of one kind of sandbox are taken."""
+
+    def mark(self) -> str | None:
+        """See `Sandbox.change_mark`."""
+        ...
+
+    def write(self, into: Path) -> bool:
+        """See `Sandbox.snapshot`."""
+        ...
+
+
+_ENTER = 'cd -- "$1"; shift; exec env -i "$@" TERM="${TERM:-dumb}" /bin/bash --noprofile --norc'
+
+
 class LiveSandbox:
-    """A running sandbox around one runner."""
+    """A running sandbox around one runner.
+
+    `digest` and `digest_method` are how its state is seen, `door` what comes before a command line for this machine
+    so that it runs inside, `env` the environment of its actions as `environment` makes it, `written` the folder on
+    this machine that catches what is written inside (None: it cannot be seen, and the disk limit is not watched).
+    """
 
     def __init__(
         self,
@@ -208,7 +246,12 @@ class LiveSandbox:
         limits: SandboxLimits,
         meter: Meter,
         digest: Callable[[], str | None],
+        digest_method: str,
         pid: int,
+        door: Sequence[str],
+        env: bytes,
+        capture: "Capture | None" = None,
+        written: Path | None = None,
     ) -> None:
         self._shell = shell
         self._places = places
@@ -216,13 +259,21 @@ class LiveSandbox:
         self._limits = limits
         self._meter = meter
         self._digest = digest
+        self.digest_method = digest_method
+        """See `Sandbox`."""
         self.pid = pid
         """Of the runner, as the driver sees it."""
+        self._door = door
+        self._env = env
+        self._capture = capture
+        limit = limits.disk_bytes
+        self._disk = None if written is None or limit is None else DiskWatch(written, limit, shell.end_step)
 
     def act(self, command: str, *, timeout_s: float) -> Observation:
         """Run `command`; every process of the step is ended when `timeout_s` has passed."""
+        run = partial(self._shell.act, command, timeout_s=timeout_s, output_bytes=self._limits.output_bytes)
         with self._meter.measure("act"), attribute(SandboxError, "running an action"):
-            return self._shell.act(command, timeout_s=timeout_s, output_bytes=self._limits.output_bytes)
+            return run() if self._disk is None else self._disk.act(run)
 
     def read_file(self, path: str) -> bytes:
         """Content of the file at `path` (relative paths: from the working tree); OSError when there is none."""
@@ -237,23 +288,48 @@ class LiveSandbox:
         with self._meter.measure("digest"), attribute(SandboxError, "digesting the working tree"):
             return self._digest()
 
+    def processes(self) -> tuple[str, ...] | None:
+        """Names of the processes alive now, the runner apart, sorted; None when it cannot be said."""
+        with attribute(SandboxError, "looking at the processes"):
+            return self._shell.processes()
+
+    def change_mark(self) -> str | None:
+        """Names the present state of all that a snapshot holds; None when there is no cheap way to."""
+        with self._meter.measure("mark"), attribute(SandboxError, "marking a state"):
+            return None if self._capture is None else self._capture.mark()
+
+    def snapshot(self, into: Path) -> bool:
+        """Write all that was changed as one archive at `into`; False, and no file, when that cannot be."""
+        with self._meter.measure("snapshot"), attribute(SandboxError, "taking a snapshot"):
+            return self._capture is not None and self._capture.write(into)
+
+    def shell_argv(self) -> list[str]:
+        """Command line of a bash inside, in the working folder, with the environment of actions."""
+        variables = [os.fsdecode(entry) for entry in self._env.split(b"\0") if entry]
+        return [*self._door, "/bin/bash", "-c", _ENTER, "bash", self._places.cwd, *variables]
+
     def working_diff(self, base_commit: str) -> bytes:
         """Binary-safe `git diff` of the working tree against `base_commit`, untracked files included.
 
         Taken with a repository of ours and an index of our own, so that neither the agent's .git, index,
         configuration nor hooks matter; they stay untouched. Left out: what .gitignore names, and
         `CACHE_PATTERNS`, where it is not tracked. A repository within the tree is named, not carried. Renames
-        are a removal and a new file.
+        are a removal and a new file. Where .gitattributes differs from the base commit's, no attribute is heeded:
+        it would have the diff carry other bytes than the tree's.
         """
         with self._meter.measure("diff"), attribute(SandboxError, "taking the working diff"):
-            ran = self._shell.own(self._diff_script(base_commit, self._index_script(base_commit)))
+            index = self._index_script(base_commit)
+            ran = self._shell.own(self._diff_script(base_commit, index))
+            if _ATTRIBUTES_CHANGED.search(ran.output):
+                ran = self._shell.own(self._diff_script(base_commit, index, raw=True))
         if ran.status or ran.signal:
             raise SandboxError("git could not take the diff: " + ran.output[-500:].decode("utf-8", "replace"))
         return ran.output
 
-    def _diff_script(self, base: str, index: str) -> str:
+    def _diff_script(self, base: str, index: str, *, raw: bool = False) -> str:
         places = {name: shlex.quote(getattr(self._places, name)) for name in ("git", "cwd", "temporary")}
-        return _DIFF.format(base=shlex.quote(base), index=index, **places)
+        without = _RAW.format(**places) if raw else ""
+        return _DIFF.format(base=shlex.quote(base), index=index, raw=without, **places)
 
     def _index_script(self, base: str) -> str:
         prepared = self._prepared
@@ -293,12 +369,12 @@ class LiveProvider:
         return dict(self._meter.totals)
 
     @contextlib.contextmanager
-    def start(self, image: Image) -> Iterator[Sandbox]:
-        """A fresh sandbox at the image's start state; nothing of it is left when the context ends."""
+    def start(self, image: Image, *, snapshot: Path | None = None) -> Iterator[Sandbox]:
+        """A fresh sandbox at the image's start state or the snapshot's; nothing of it is left when the context ends."""
         prepared = self.prepare(image)
         with contextlib.ExitStack() as stack:
             with self._meter.measure("start"), attribute(SandboxError, "starting a sandbox"):
-                sandbox = self._begin(prepared, stack)
+                sandbox = self._begin(prepared, stack, snapshot)
             yield sandbox
 
     def prepare(self, image: Image) -> Prepared:
@@ -336,7 +412,7 @@ class LiveProvider:
     def _prepare(self, image: Image) -> Prepared:
         raise NotImplementedError
 
-    def _begin(self, prepared: Prepared, stack: contextlib.ExitStack) -> LiveSandbox:
+    def _begin(self, prepared: Prepared, stack: contextlib.ExitStack, snapshot: Path | None) -> LiveSandbox:
         raise NotImplementedError
 
     def _new_folder(self, kind: str, stack: contextlib.ExitStack | None = None) -> Path:
@@ -395,7 +471,7 @@ def _kill(process: int) -> None:
 
 def make_control(folder: Path, interpreter: str) -> Path:
     """The driver's folder that a sandbox sees, read-only: the runner, the steps and the names of Python."""
-    for inner in ("bin", "steps", "git"):
+    for inner in ("bin", "steps", "git", "own"):
         (folder / inner).mkdir(parents=True)
     for name in ("python", "python3"):
         (folder / "bin" / name).symlink_to(interpreter)
@@ -409,6 +485,13 @@ def make_control(folder: Path, interpreter: str) -> Path:
 def interpreter() -> str:
     """The Python that runs us: the program itself, no shim and no virtual environment."""
     return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+
+
+def start_tree(image: Image) -> Path:
+    """The folder on this machine that holds the image's tree; SandboxError without one."""
+    if image.tree is None:
+        raise SandboxError(f"{image.name}: its tree lies in a Docker image only")
+    return image.tree
 
 
 def copy_tree(source: Path, target: Path) -> None:

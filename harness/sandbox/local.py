@@ -9,6 +9,7 @@ import contextlib
 import os
 from pathlib import Path
 
+from harness.errors import SandboxError
 from harness.sandbox.live import (
     LiveProvider,
     LiveSandbox,
@@ -19,6 +20,7 @@ from harness.sandbox.live import (
     interpreter,
     make_control,
     make_diff_repository,
+    start_tree,
 )
 from harness.sandbox.protocol import Image, SandboxLimits
 from harness.sandbox.tree import ScannedTree, head_commit
@@ -37,14 +39,17 @@ class LocalProvider(LiveProvider):
         self.degraded = tuple(local_gaps(scratch))
 
     def _prepare(self, image: Image) -> Prepared:
-        folder, head = self._new_folder("image"), head_commit(image.tree)
-        make_diff_repository(folder / "git", head, image.tree.resolve() / ".git" / "objects")
+        start = start_tree(image)
+        folder, head = self._new_folder("image"), head_commit(start)
+        make_diff_repository(folder / "git", head, start.resolve() / ".git" / "objects")
         return Prepared(image, folder, head)
 
-    def _begin(self, prepared: Prepared, stack: contextlib.ExitStack) -> LiveSandbox:
+    def _begin(self, prepared: Prepared, stack: contextlib.ExitStack, snapshot: Path | None) -> LiveSandbox:
+        if snapshot is not None:
+            raise SandboxError(f"{snapshot}: `local` cannot be brought to a snapshot")
         folder = self._new_folder("sandbox", stack)
         tree, home, temporary = folder / "testbed", folder / "home", folder / "tmp"
-        copy_tree(prepared.image.tree, tree)
+        copy_tree(start_tree(prepared.image), tree)
         home.mkdir()
         temporary.mkdir()
         control = make_control(folder / "control", interpreter())
@@ -69,7 +74,10 @@ class LocalProvider(LiveProvider):
             limits=self.limits,
             meter=self._meter,
             digest=ScannedTree(tree).digest,
+            digest_method="scan",
             pid=pid,
+            door=(),
+            env=env,
         )
 
     def _rlimits(self) -> dict[str, int]:
@@ -87,5 +95,6 @@ def local_gaps(scratch: Path) -> list[str]:
     return [
         "nothing is isolated: commands read, write and reach whatever this user may",
         "processes are not limited; memory and disk only by process and by file",
+        "no snapshots: what a command writes is not caught, and files may name the working folder",
         f"the working folder's path differs from run to run (under {os.fspath(scratch)})",
     ]

@@ -13,11 +13,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.errors import SandboxError
+from harness.sandbox.archive import NotCaptured
+from harness.sandbox.layers import CopiedLayer, OverlayLayer, Place, capture, restore
 from harness.sandbox.live import (
     LiveProvider,
     LiveSandbox,
@@ -28,6 +31,7 @@ from harness.sandbox.live import (
     interpreter,
     make_control,
     make_diff_repository,
+    start_tree,
 )
 from harness.sandbox.protocol import Image, SandboxLimits
 from harness.sandbox.tree import ImageEntries, OverlayTree, ScannedTree, head_commit
@@ -37,7 +41,10 @@ _INSIDE = "/opt/forkroll"
 _PATH = f"{_INSIDE}/bin:/usr/local/bin:/usr/bin:/bin"
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _DEV_LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2", "ptmx": "pts/ptmx"}
-_SHM_BYTES = 64 * 1024 * 1024
+_OWN = f"{_INSIDE}/own"
+"""A small tmpfs for the driver's own short-lived files. The only one: whatever else an action may write, /dev/shm
+included, lies in the upper layer, where a snapshot finds it."""
+_OWN_BYTES = 64 * 1024 * 1024
 _FOLDERS = ("proc", "dev/pts", "dev/shm", "root", "home", "opt/forkroll", "run", "srv", "mnt", "media", "sys")
 _PROGRAMS = ("usr", "bin", "sbin", "etc")
 """Folders of the host that are bound, with each lib*."""
@@ -57,7 +64,7 @@ class NamespaceProvider(LiveProvider):
         self._user = _own_user()
         self._overlay = overlay
         """False: a private copy of the tree for each sandbox; slower to start, and to digest."""
-        self._groups = _memory_groups() if limits.memory_bytes is not None else None
+        self._groups = memory_groups() if limits.memory_bytes is not None else None
         self._entries: dict[str, ImageEntries] = {}
         self._binds = _program_binds()
         self._tried = False
@@ -71,10 +78,11 @@ class NamespaceProvider(LiveProvider):
         return self._new_folder("tree")
 
     def _prepare(self, image: Image) -> Prepared:
-        folder, head = self._new_folder("image"), head_commit(image.tree)
+        start = start_tree(image)
+        folder, head = self._new_folder("image"), head_commit(start)
         lower = folder / "lower"
         _make_skeleton(lower, self._binds)
-        copy_tree(image.tree, lower / "testbed")
+        copy_tree(start, lower / "testbed")
         make_diff_repository(folder / "git", head, None)
         if self._user is not None:
             _give_away(lower, self._user)
@@ -92,46 +100,61 @@ class NamespaceProvider(LiveProvider):
         if self._overlay:
             try:
                 with contextlib.ExitStack() as stack:
-                    self._start(prepared, stack, lambda: None)
+                    self._start(prepared, stack, lambda: None, None)
             except SandboxError as error:
                 if "overlay" not in str(error):
                     raise
                 self._overlay = False
                 self.degraded += (f"no overlay in {self._scratch}: each sandbox copies its tree ({error})",)
 
-    def _begin(self, prepared: Prepared, stack: contextlib.ExitStack) -> LiveSandbox:
-        return self._start(prepared, stack, None)
+    def _begin(self, prepared: Prepared, stack: contextlib.ExitStack, snapshot: Path | None) -> LiveSandbox:
+        return self._start(prepared, stack, None, snapshot)
 
     def _start(
-        self, prepared: Prepared, stack: contextlib.ExitStack, digest: Callable[[], str | None] | None
+        self,
+        prepared: Prepared,
+        stack: contextlib.ExitStack,
+        digest: Callable[[], str | None] | None,
+        snapshot: Path | None,
     ) -> LiveSandbox:
         folder = self._new_folder("sandbox", stack)
         control = make_control(folder / "control", interpreter())
-        request = self._request(prepared, folder, control, stack)
-        shell, pid = self._launch(
-            request,
-            steps=control / "steps",
-            inside=f"{_INSIDE}/steps",
-            env=environment_of(prepared.image, path=_PATH, home="/root"),
-            stack=stack,
-        )
+        layers = self._make_layers(prepared, folder)
+        if snapshot is not None:
+            with self._meter.measure("restore"):
+                restore(snapshot, self._place(prepared, folder))
+        request = self._request(prepared, layers.request, control, stack)
+        env = environment_of(prepared.image, path=_PATH, home="/root")
+        shell, pid = self._launch(request, steps=control / "steps", inside=f"{_INSIDE}/steps", env=env, stack=stack)
         return LiveSandbox(
             shell,
-            places=Places(cwd=CWD, steps=f"{_INSIDE}/steps", git=f"{_INSIDE}/git", temporary="/dev/shm"),
+            places=Places(cwd=CWD, steps=f"{_INSIDE}/steps", git=f"{_INSIDE}/git", temporary=_OWN),
             prepared=prepared,
             limits=self.limits,
             meter=self._meter,
             digest=digest or self._digest(prepared, folder),
+            digest_method="overlay" if self._overlay else "scan",
             pid=pid,
+            door=self._door(pid),
+            env=env,
+            capture=_Capture(layers.changed, self._door(pid)[:-1], self.limits.disk_bytes),
+            written=folder / "upper" if self._overlay else None,
         )
+
+    def _door(self, pid: int) -> list[str]:
+        """Root inside is one user id outside: ours, or one that the real root becomes on entering."""
+        become = ["--preserve-credentials"] if self._user is None else []
+        every = ("--user", "--mount", "--pid", "--net", "--ipc", "--uts")
+        return ["nsenter", "--target", str(pid), *every, *become, "--"]
 
     def _digest(self, prepared: Prepared, folder: Path) -> Callable[[], str | None]:
         if self._overlay:
             return OverlayTree(self._entries[prepared.image.name], folder / "upper" / "testbed").digest
         return ScannedTree(folder / "copy" / "testbed").digest
 
-    def _request(self, prepared: Prepared, folder: Path, control: Path, stack: contextlib.ExitStack) -> dict[str, Any]:
-        layers = self._layers(prepared, folder)
+    def _request(
+        self, prepared: Prepared, layers: Mapping[str, str | None], control: Path, stack: contextlib.ExitStack
+    ) -> dict[str, Any]:
         processes = self.limits.processes
         objects = prepared.folder / "lower" / "testbed" / ".git" / "objects"
         binds = [
@@ -150,26 +173,34 @@ class NamespaceProvider(LiveProvider):
             "user": self._user,
             "binds": [(source, target.strip("/")) for source, target in binds],
             "devices": _DEVICES,
-            "shm_bytes": _SHM_BYTES,
+            "own_tmpfs": {"at": _OWN.strip("/"), "bytes": _OWN_BYTES},
             "rlimits": self._rlimits(),
             "cgroup": self._groups and _make_group(self._groups, self.limits.memory_bytes, stack),
             **layers,
         }
 
-    def _layers(self, prepared: Prepared, folder: Path) -> dict[str, str | None]:
+    def _make_layers(self, prepared: Prepared, folder: Path) -> "_Layers":
         """The folders that the root is made of; they belong to the sandbox's user."""
         lower, at = prepared.folder / "lower", folder / "root"
         at.mkdir()
         if not self._overlay:
             copy_tree(lower, folder / "copy")
-            return {"copy": str(folder / "copy"), "at": str(at)}
+            return _Layers({"copy": str(folder / "copy"), "at": str(at)}, CopiedLayer(folder / "copy"))
         upper, work = folder / "upper", folder / "work"
         for layer in (upper, work):
             layer.mkdir()
             layer.chmod(0o755)
             if self._user is not None:
                 os.chown(layer, self._user, self._user)
-        return {"copy": None, "at": str(at), "lower": str(lower), "upper": str(upper), "work": str(work)}
+        request = {"copy": None, "at": str(at), "lower": str(lower), "upper": str(upper), "work": str(work)}
+        return _Layers(request, OverlayLayer(upper, lower))
+
+    def _place(self, prepared: Prepared, folder: Path) -> Place:
+        covered = [target for _, target in self._binds] + ["/proc", "/dev/pts", _INSIDE]
+        sealed = [os.fsencode(path.strip("/")) for path in (*covered, *(f"/dev/{name}" for name in _DEVICES))]
+        if self._overlay:
+            return Place(folder / "upper", prepared.folder / "lower", self._user, sealed)
+        return Place(folder / "copy", None, self._user, sealed)
 
     def _rlimits(self) -> dict[str, int]:
         limits = {"CORE": 0}
@@ -182,11 +213,63 @@ class NamespaceProvider(LiveProvider):
         return limits
 
 
+@dataclass(frozen=True)
+class _Layers:
+    """What a root is made of: as the spawner is told, and the part that changes."""
+
+    request: Mapping[str, str | None]
+    changed: OverlayLayer | CopiedLayer
+
+
+@dataclass(frozen=True)
+class _Capture:
+    """Snapshots of one sandbox, taken from outside.
+
+    Where a file is closed even to us, its owner, a process goes into the sandbox's user namespace, whose root may
+    read all that is its user's, and looks from there.
+    """
+
+    layer: OverlayLayer | CopiedLayer
+    door: Sequence[str]
+    limit: int | None
+
+    def mark(self) -> str | None:
+        """Names the present state; None where something is closed to us."""
+        try:
+            return self.layer.mark()
+        except (OSError, NotCaptured):
+            return None
+
+    def write(self, into: Path) -> bool:
+        """False when this state cannot be captured."""
+        try:
+            capture(self.layer, into, limit=self.limit)
+        except NotCaptured:
+            return False
+        except PermissionError:
+            return isinstance(self.layer, OverlayLayer) and self._from_inside(self.layer, into)
+        except OSError:  # a path too long, no room
+            return False
+        return True
+
+    def _from_inside(self, layer: OverlayLayer, into: Path) -> bool:
+        code = (
+            "import sys; sys.path.insert(0, sys.argv[1]); from harness.sandbox.layers import main; main(*sys.argv[2:])"
+        )
+        own = str(Path(__file__).parents[2])
+        limit = "" if self.limit is None else str(self.limit)
+        told = [own, str(layer.upper), str(layer.lower), str(into), limit]
+        nsenter, target, pid, user, *_ = self.door
+        enter = [nsenter, target, pid, user, "--preserve-credentials", "--"]
+        done = subprocess.run([*enter, sys.executable, "-I", "-S", "-c", code, *told], capture_output=True, check=False)
+        return done.returncode == 0
+
+
 def namespace_gaps(*, memory_group: bool | None = None) -> list[str]:
     """What namespace sandboxes cannot cap on this machine, a line each."""
-    gaps = ["disk: limits.disk_bytes caps one file, not the sum of all"]
+    gaps = []
     if memory_group is None:
-        memory_group = _memory_groups() is not None
+        memory_group = memory_groups() is not None
     if not memory_group:
         gaps.append("memory: limits.memory_bytes caps one process, not the sum (no writable control group)")
     if _kernel() < (5, 14):
@@ -271,7 +354,7 @@ def _give_away(tree: Path, user: int) -> None:
     subprocess.run(["chown", "-R", "-h", f"{user}:{user}", "--", str(tree)], check=True, capture_output=True)
 
 
-def _memory_groups() -> Path | None:
+def memory_groups() -> Path | None:
     """The control group to make ours in; None where we may not."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)

@@ -20,10 +20,14 @@ class Image:
 
     name: str
     """Unique and stable: content of the tree decides it."""
-    tree: Path
-    """Folder on the host that holds the start tree, its .git included. Never written to."""
+    tree: Path | None
+    """Folder on the host that holds the start tree, its .git included. Never written to. None: `docker` holds it."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Added to the provider's environment."""
+    docker: str | None = None
+    """Reference of a Docker image that already holds the tree at `cwd`; None: the tree is put into the provider's."""
+    cwd: str = "/testbed"
+    """Where the tree lies inside, and where actions run. `local` puts it elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,15 @@ class SandboxLimits:
 
 class Sandbox(Protocol):
     """One running sandbox."""
+
+    @property
+    def digest_method(self) -> str:
+        """How `digest` is taken. All give the same digest.
+
+        "overlay": the start state's entries and a walk of the upper layer; "scan": a walk of the tree on the host;
+        "inside": one pass inside; "table": nothing is walked.
+        """
+        ...
 
     def act(self, command: str, *, timeout_s: float) -> Observation:
         """Run `command`; every process of the step is ended when `timeout_s` has passed."""
@@ -60,6 +73,32 @@ class Sandbox(Protocol):
         """Binary-safe `git diff` of the working tree, untracked files included; the index stays untouched."""
         ...
 
+    def processes(self) -> tuple[str, ...] | None:
+        """Names of the processes alive now, the runner apart, sorted; None when it cannot be said.
+
+        A name is the kernel's (15 bytes at most), "?" for what is no printable ASCII in it.
+        """
+        ...
+
+    def change_mark(self) -> str | None:
+        """Names the present state of all that a snapshot holds: equal marks of one sandbox, equal snapshots.
+
+        None when no such name is to be had at much less than a snapshot's cost.
+        """
+        ...
+
+    def snapshot(self, into: Path) -> bool:
+        """Write all that was changed against the image as one archive at `into`; see `archive` for its format.
+
+        Files only: live processes are not in it. False, and no file, when this kind of sandbox or the state that it
+        is in cannot be captured.
+        """
+        ...
+
+    def shell_argv(self) -> list[str]:
+        """Command line, for this machine, of a bash inside in the working folder, with the environment of actions."""
+        ...
+
 
 class SandboxProvider(Protocol):
     """Starts sandboxes from images."""
@@ -68,6 +107,9 @@ class SandboxProvider(Protocol):
     isolated: bool
     """False: commands run on this machine as this user."""
 
-    def start(self, image: Image) -> AbstractContextManager[Sandbox]:
-        """A fresh sandbox at the image's start state; nothing of it is left when the context ends."""
+    def start(self, image: Image, *, snapshot: Path | None = None) -> AbstractContextManager[Sandbox]:
+        """A fresh sandbox at the image's start state, or at that of `snapshot`, an archive made by `Sandbox.snapshot`.
+
+        Nothing of it is left when the context ends. A damaged or foreign archive is a SandboxError that names it.
+        """
         ...

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from harness.errors import SandboxError
 from harness.record import Observation
@@ -58,6 +59,27 @@ class TableSandbox:
         """Refused: a table holds no files."""
         raise SandboxError(f"a table holds no files: {path}")
 
+    @property
+    def digest_method(self) -> str:
+        """Nothing is walked."""
+        return "table"
+
+    def processes(self) -> tuple[str, ...] | None:
+        """None are left: an answer is all that there is of a command."""
+        return ()
+
+    def change_mark(self) -> str | None:
+        """The state's name."""
+        return self.state
+
+    def snapshot(self, into: Path) -> bool:
+        """Refused: a table holds no files."""
+        return False
+
+    def shell_argv(self) -> list[str]:
+        """Refused: there is nothing to be inside of."""
+        raise SandboxError(f"a table has no inside: {self._table.image}")
+
     def digest(self) -> str | None:
         """Names the state."""
         return self._table.digest(self.state)
@@ -77,8 +99,10 @@ class TableProvider:
         self._tables = tables
 
     @contextmanager
-    def start(self, image: Image) -> Iterator[TableSandbox]:
+    def start(self, image: Image, *, snapshot: Path | None = None) -> Iterator[TableSandbox]:
         """A sandbox in the start state."""
+        if snapshot is not None:
+            raise SandboxError(f"{snapshot}: a table cannot be brought to a snapshot")
         if image.name not in self._tables:
             raise SandboxError(f"no table of {image.name}")
         yield TableSandbox(self._tables[image.name])

@@ -2,16 +2,20 @@
 #
 #   bash runner.bash STEPS CWD PROCESSES
 #
-# stdin   the environment of every action, as NAME=VALUE\0 entries ended by an empty one; then requests
-#         TOKEN\0 KIND\0 SCRIPT\0. End of file ends the sandbox.
-# stdout  "ready", then one report a request: "TOKEN STATUS CUT PID". CUT is 1 when the host cut the step off.
+# stdin   KEY\0; the environment of every action, as NAME=VALUE\0 entries ended by an empty one; then requests
+#         KEY\0 TOKEN\0 KIND\0 SCRIPT\0. Whatever comes before a KEY is passed over: an action may be able to write
+#         here. End of file ends the sandbox.
+# stdout  "ready", then one report a request: "TOKEN STATUS CUT PID ALIVE". CUT is 1 when the host cut the step off.
+#         ALIVE is "=" and the names of the processes that are left, a space before each; "?" where /proc does not say.
 #         stderr goes to the same place: bash's "PID Killed" notices tell death by a signal from exit 137.
-# STEPS/TOKEN is the FIFO that takes the action's stdout and stderr.
+# TOKEN is NAME.SEAL: the seal is in no name, so that an action cannot write the report of its own step.
+# STEPS/NAME is the FIFO that takes the action's stdout and stderr.
 #
 # KIND: c  SCRIPT is the action
-#       f  STEPS/TOKEN.sh holds the action; it still fits one argv entry
-#       s  STEPS/TOKEN.sh holds the action, longer than one argv entry: it is sourced
+#       f  STEPS/NAME.sh holds the action; it still fits one argv entry
+#       s  STEPS/NAME.sh holds the action, longer than one argv entry: it is sourced
 #       p  as c, for the host's own work: BASH_ENV is not read
+#       l  nothing is run: only the report is wanted
 #
 # SIGUSR1 ends the step that is running, and nothing else: processes of earlier steps live on.
 
@@ -68,7 +72,7 @@ signal_newborn() {
 }
 
 run() {
-  local token=$1 kind=$2 script=$3 pid status plain=()
+  local sealed=$1 token=${1%%.*} kind=$2 script=$3 pid status plain=()
   case $kind in
     f) IFS='' LC_ALL=C read -r -d '' script <"$steps/$token.sh" ;;
     s) printf -v script '. %q' "$steps/$token.sh" ;;
@@ -80,7 +84,11 @@ run() {
   {
     trap - INT QUIT USR1
     [[ -z $processes || $kind == p ]] || ulimit -u "$processes"
-    cd -- "$cwd" 2>/dev/null || { printf 'forkroll: the working folder %s is gone\n' "$cwd"; exit 1; }
+    # Beside where it was, so that an action can put it back.
+    cd -- "$cwd" 2>/dev/null || {
+      [[ $kind == p ]] || printf 'forkroll: the working folder %s is gone\n' "$cwd"
+      cd -- "${cwd%/*}/" || exit 1
+    }
     exec "${session[@]}" bash "${plain[@]}" -c -- "$script"
   } </dev/null >"$steps/$token" 2>&1 &
   pid=$!
@@ -96,16 +104,53 @@ run() {
     status=$?
   fi
   running=''
-  printf '%s %s %s %s\n' "$token" "$status" "$cut" "$pid"
+  report "$sealed" "$status" "$cut" "$pid"
+}
+
+report() {
+  local alive='?'
+  if [[ -e /proc/$$/task/$$/children ]]; then
+    alive='='
+    living_below $$
+  fi
+  # First a line end: something else may have written half a line to where reports go.
+  printf '\n%s %s %s %s %s\n' "$1" "$2" "$3" "$4" "$alive"
+}
+
+# Add the names of the processes below $1 to `alive`, without forking. What was left by its parent has come to us.
+living_below() {
+  local file pid line name children
+  ((${#alive} < 8192)) || return 0
+  for file in /proc/"$1"/task/*/children; do
+    children=()
+    { read -r -a children <"$file"; } 2>/dev/null
+    ((${#children[@]})) || continue
+    local LC_ALL=C
+    for pid in "${children[@]}"; do
+      line=''
+      { IFS= read -r -d '' line <"/proc/$pid/stat"; } 2>/dev/null
+      [[ -n $line ]] || { alive+=' ?'; continue; } # gone just now, and maybe not without leaving something
+      name=${line#*(} line=${line##*) }
+      [[ $line != [ZX]* ]] || continue
+      name=${name%)*}
+      alive+=" ${name//[^[:graph:]]/?}"
+      living_below "$pid"
+    done
+  done
 }
 
 main() {
-  local entry token kind script
+  local key field entry token kind script
   unset SHLVL OLDPWD
+  take key
   while take entry && [[ -n $entry ]]; do export "${entry?}"; done
   trap end_step USR1
   echo ready
-  while take token && take kind && take script; do run "$token" "$kind" "$script"; done
+  while take field; do
+    [[ $field == *"$key" ]] || continue
+    take token && take kind && take script || break
+    if [[ $kind == l ]]; then report "$token" 0 0 0; else run "$token" "$kind" "$script"; fi
+  done
   exit 0
 }
 

@@ -29,7 +29,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from socket import socket
+from typing import Protocol
 
 from harness.errors import ConfigError, SandboxError
 from harness.record import Exit, Observation, clean_text
@@ -43,10 +43,18 @@ _INLINE = 512
 _GRACE_S = 15.0
 """How long the runner may take to end a step, or to start, before the sandbox counts as lost."""
 _AGAIN_S = 0.2
+_SETTLE_S = 0.02
+"""Between two looks at what a step left alive: a child that was just forked bears its parent's name, and one that is
+just ending is still there."""
+_LOOKS = 6
+_VANISHED = "?"
+"""What the runner calls a process that ended while it was looked at: it may have left another in its place."""
 _INTERNAL_S = 120.0
 """Time limit of the driver's own work inside (files, diffs)."""
 _CHUNK = 1 << 16
-_REPORT_BYTES = 1 << 16
+_REPORT_BYTES = 2 * _CHUNK
+"""What is kept of the runner's words: a report, and the notices before it, whatever a flood puts around them."""
+_STRAY_CHUNKS = 16
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -227,6 +235,8 @@ class _End:
     status: int
     signal: int | None
     timed_out: bool
+    alive: tuple[str, ...] | None
+    """Names of the processes that are left; None where the runner cannot say."""
 
 
 def _ran(end: _End, capture: _Capture) -> Ran:
@@ -253,6 +263,11 @@ def not_run(reason: str) -> Observation:
     )
 
 
+def _sealed(token: str) -> str:
+    """The token, which the step sees in its FIFO's name, and a seal, which it does not: without it no report counts."""
+    return f"{token}.{secrets.token_hex(8)}"
+
+
 def _printable(output: bytes | bytearray) -> str:
     return output.decode("utf-8", "replace").strip()
 
@@ -266,10 +281,21 @@ def environment(*layers: Mapping[str, str]) -> bytes:
     return b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in merged.items()) + b"\0"
 
 
+class Wire(Protocol):
+    """As much of a stream socket as a shell needs."""
+
+    def fileno(self) -> int: ...
+    def setblocking(self, flag: bool, /) -> None: ...
+    def settimeout(self, seconds: float | None, /) -> None: ...
+    def sendall(self, data: bytes, /) -> None: ...
+    def recv(self, size: int, /) -> bytes: ...
+    def close(self) -> None: ...
+
+
 class Shell:
     """One runner, talked to over `wire`. Not for two threads at once: steps follow one another."""
 
-    def __init__(self, wire: socket, *, steps: Path, inside: str, interrupt: Callable[[], None]) -> None:
+    def __init__(self, wire: Wire, *, steps: Path, inside: str, interrupt: Callable[[], None]) -> None:
         self._wire = wire
         self._steps = steps
         """Where the step FIFOs lie on the host."""
@@ -277,14 +303,16 @@ class Shell:
         """Where the same folder lies inside."""
         self._interrupt = interrupt
         """Asks the runner, by SIGUSR1, to end the running step."""
+        self._key = secrets.token_hex(8).encode()
         self._report = bytearray()
         self._lost: str | None = None
+        self._alive: tuple[str, ...] | None = ()
         self._held: list[_Output] = []
 
     def begin(self, env: bytes) -> None:
         """Hand over the environment and wait until the runner answers."""
         with contextlib.suppress(OSError):  # what went wrong is read below
-            self._wire.sendall(env)
+            self._wire.sendall(self._key + b"\0" + env)
         deadline = time.monotonic() + _GRACE_S
         while b"ready\n" not in self._report:
             self._wire.settimeout(max(0.001, deadline - time.monotonic()))
@@ -310,6 +338,27 @@ class Shell:
         if ran.timed_out:
             raise SandboxError(f"the sandbox took over {_INTERNAL_S:g} s for the driver's own work")
         return ran
+
+    def processes(self) -> tuple[str, ...] | None:
+        """Names of the processes alive now, sorted; None when it cannot be said.
+
+        Where the last step left none this costs nothing: none can have come since. Else it is looked until two
+        looks agree, or `_LOOKS` times.
+        """
+        self._demand()
+        for _ in range(_LOOKS):
+            if not self._alive:
+                break
+            before, self._alive = self._alive, self._look()
+            if before == self._alive and _VANISHED not in before:
+                break
+        return None if self._alive is None else tuple(name for name in self._alive if name != _VANISHED)
+
+    def _look(self) -> tuple[str, ...] | None:
+        time.sleep(_SETTLE_S)
+        sealed = _sealed(secrets.token_hex(8))
+        self._send(sealed, "l", b"")
+        return self._follow(sealed, None, _GRACE_S).alive
 
     def read_file(self, path: str) -> bytes:
         ran = self.own(f"cat -- {shlex.quote(path)}")
@@ -343,9 +392,12 @@ class Shell:
         self._lost = why
         return SandboxError(f"sandbox lost: {why}")
 
-    def _run(self, script: bytes, kind: str, *, timeout_s: float, keep: int | None) -> Ran:
+    def _demand(self) -> None:
         if self._lost is not None:
             raise SandboxError(f"sandbox lost: {self._lost}")
+
+    def _run(self, script: bytes, kind: str, *, timeout_s: float, keep: int | None) -> Ran:
+        self._demand()
         token = secrets.token_hex(8)
         fifo = self._steps / token
         with contextlib.ExitStack() as cleanup:
@@ -357,18 +409,21 @@ class Shell:
             closing.callback(output.close)
             if len(script) > _INLINE:
                 kind, script = self._by_file(token, script, kind, cleanup)
-            self._send(token, kind, script)
-            end = self._follow(token, output, timeout_s)
+            sealed = _sealed(token)
+            self._send(sealed, kind, script)
+            end = self._follow(sealed, output, timeout_s)
+            self._alive = end.alive
             if output.open:
                 output.finish()
                 closing.pop_all()
                 self._hold(output)
         return _ran(end, output.capture)
 
-    def _follow(self, token: str, output: _Output, timeout_s: float) -> _End:
+    def _follow(self, token: str, output: _Output | None, timeout_s: float) -> _End:
         poll = select.poll()
         poll.register(self._wire, select.POLLIN)
-        poll.register(output.fd, select.POLLIN)
+        if output is not None:
+            poll.register(output.fd, select.POLLIN)
         deadline, lost_at = time.monotonic() + timeout_s, math.inf
         while True:
             left = deadline - time.monotonic()
@@ -376,12 +431,12 @@ class Shell:
                 lost_at = min(lost_at, time.monotonic() + _GRACE_S)
                 if time.monotonic() > lost_at:
                     raise self._lose(f"the runner did not end a step within {_GRACE_S:g} s of its time limit")
-                self._end_step()
+                self.end_step()
                 # And again: the step may not have begun when this was sent.
                 left = _AGAIN_S
                 deadline = time.monotonic() + left
             for fd, _ in poll.poll(math.ceil(left * 1000)):
-                if fd != output.fd:
+                if output is None or fd != output.fd:
                     self._read_report()
                 elif output.open:
                     output.pull()
@@ -392,16 +447,19 @@ class Shell:
                 return end
 
     def _find_end(self, token: str, *, interrupted: bool) -> _End | None:
-        match = re.search(rb"^%s (\d+) ([01]) (\d+)$" % token.encode(), self._report, re.MULTILINE)
+        report = rb"^%s (\d+) ([01]) (\d+) ([=?])(.*)\n" % re.escape(token.encode())
+        match = re.search(report, self._report, re.MULTILINE)
         if match is None:
             return None
         status, cut, pid = int(match[1]), match[2] == b"1", match[3]
+        alive = tuple(sorted(match[5].decode("ascii").split())) if match[4] == b"=" else None
         if cut:
-            return _End(status, None if interrupted else signal.SIGKILL, interrupted)
+            return _End(status, None if interrupted else signal.SIGKILL, interrupted, alive)
         died = status > 128 and re.search(rb": line \d+:\s+%s " % pid, self._report)
-        return _End(status, status - 128 if died else None, False)
+        return _End(status, status - 128 if died else None, False, alive)
 
-    def _end_step(self) -> None:
+    def end_step(self) -> None:
+        """Ask the runner to end the step that is running, if one is. Any thread may."""
         try:
             self._interrupt()
         except OSError as error:
@@ -417,19 +475,22 @@ class Shell:
         return ("f" if len(script) <= MAX_ARGUMENT else "s"), b""
 
     def _send(self, token: str, kind: str, script: bytes) -> None:
-        self._read_report()  # stray notices of earlier steps
+        self._read_report(_STRAY_CHUNKS)  # notices of earlier steps
         self._report.clear()
         try:
             self._wire.setblocking(True)
-            self._wire.sendall(b"%s\0%s\0%s\0" % (token.encode(), kind.encode(), script))
+            self._wire.sendall(b"%s\0%s\0%s\0%s\0" % (self._key, token.encode(), kind.encode(), script))
         except OSError as error:
             raise self._lose(f"the runner is gone ({error})") from error
         finally:
             self._wire.setblocking(False)
 
-    def _read_report(self) -> None:
-        """Take what the runner has said; its end is the sandbox's."""
-        while True:
+    def _read_report(self, chunks: int = 1) -> None:
+        """Take some of what the runner has said; its end is the sandbox's.
+
+        Not all at once: a flood on this way must neither hide a report nor keep us from looking at the clock.
+        """
+        for _ in range(chunks):
             try:
                 chunk = self._wire.recv(_CHUNK)
             except BlockingIOError:

@@ -25,6 +25,7 @@ import socket
 import stat
 import struct
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -133,7 +134,7 @@ def _build_root(spec: dict[str, Any]) -> None:
         _attach(tree, target)
     _mount("proc", "proc", _NOSUID | _NODEV | _NOEXEC, "")
     _mount("devpts", "dev/pts", _NOSUID | _NOEXEC, "newinstance,ptmxmode=0666,mode=0620")
-    _mount("tmpfs", "dev/shm", _NOSUID | _NODEV, f"mode=1777,size={spec['shm_bytes']}")
+    _mount("tmpfs", spec["own_tmpfs"]["at"], _NOSUID | _NODEV, f"mode=0700,size={spec['own_tmpfs']['bytes']}")
     _syscall("pivot_root", _PIVOT_ROOT, b".", b".")
     _call("leave the old root", _LIBC.umount2(b".", _MNT_DETACH))
     os.chdir("/")
@@ -301,6 +302,8 @@ class _Spawner:
         self._root = root
         self._living: dict[int, str | None] = {}
         """PID to control group."""
+        self._guarded: list[tuple[str, str]] = []
+        """Sockets of engines, and labels of the driver's containers there."""
 
     def serve(self) -> None:
         """Answer requests until the driver is gone; leave nothing."""
@@ -322,6 +325,9 @@ class _Spawner:
                     os.close(fd)
             with contextlib.suppress(OSError):
                 self._control.send(json.dumps({**answer, "number": request["number"]}).encode())
+        for engine, label in self._guarded:
+            with contextlib.suppress(OSError, ValueError):  # an engine that is gone has no containers either
+                _kill_containers(engine, label)
         for pid in list(self._living):
             self._end(pid)
         remove_tree(self._root)
@@ -329,6 +335,9 @@ class _Spawner:
     def _answer(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         if request["op"] == "end":
             self._end(request["pid"])
+            return {}
+        if request["op"] == "containers":
+            self._guarded.append((request["engine"], request["label"]))
             return {}
         start = _start_local if request["op"] == "local" else _start_namespace
         os.set_inheritable(fds[0], False)
@@ -357,6 +366,29 @@ class _Spawner:
                 os.kill(pid, signal.SIGKILL)
             for pid in orphans:
                 os.waitpid(pid, 0)
+
+
+def _kill_containers(engine: str, label: str) -> None:
+    """Kill what bears `label`; the engine removes it. Once more, for what was being started meanwhile."""
+    for pause in (0.0, 1.0):
+        time.sleep(pause)
+        filters = "".join(f"%{byte:02X}" for byte in json.dumps({"label": [label]}).encode())
+        containers = json.loads(ask_engine(engine, "GET", f"/containers/json?all=1&filters={filters}"))
+        if not containers:
+            return
+        for container in containers:
+            ask_engine(engine, "DELETE", f"/containers/{container['Id']}?force=1&v=1")
+
+
+def ask_engine(engine: str, method: str, path: str) -> bytes:
+    """The body of what the engine at a socket answers; OSError when none does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as wire:
+        wire.settimeout(30)
+        wire.connect(engine)
+        # HTTP/1.0: the answer ends with the connection.
+        wire.sendall(f"{method} {path} HTTP/1.0\r\nHost: engine\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: wire.recv(1 << 16), b""))
+    return answer.partition(b"\r\n\r\n")[2]
 
 
 def _children() -> Iterator[int]:

@@ -12,6 +12,7 @@ Left out are `EXCLUDED_NAMES` and `EXCLUDED_SUFFIX`, at any depth; times, owners
 """
 
 import bisect
+import contextlib
 import hashlib
 import os
 import re
@@ -26,11 +27,12 @@ EXCLUDED_NAMES = frozenset({b".git", b"__pycache__", b".pytest_cache"})
 EXCLUDED_SUFFIX = b".pyc"
 
 _MODULUS = 1 << 256
-_RACY_NS = 50_000_000
+RACY_NS = 50_000_000
 """A file that changed this shortly before the look may change again within one tick of the clock of its
 time stamps: its hash is not remembered."""
 _COMMIT = re.compile(rb"[0-9a-f]{40}([0-9a-f]{24})?")
-_OPAQUE = "user.overlay.opaque"
+_OPAQUE = ("user.overlay.opaque", "trusted.overlay.opaque")
+"""What marks a folder that hides the one below: in a mount of our own, and in one of an engine that is root."""
 
 
 class Unreadable(OSError):
@@ -65,19 +67,20 @@ class _Hashes:
     def entry(self, path: bytes, place: bytes, info: os.stat_result) -> int:
         """Hash of the entry at `place` on this machine, which is `path` within the tree."""
         if not stat.S_ISREG(info.st_mode):
-            return _entry(path, info.st_mode, _held_by_other(place, info))
+            return entry_hash(path, info.st_mode, _held_by_other(place, info))
         mark, known = _Mark.of(info), self._known.get(path)
         if known is not None and known[0] == mark:
             return known[1]
-        value = _entry(path, info.st_mode, _file_digest(place))
-        if time.time_ns() - max(mark.mtime_ns, mark.ctime_ns) > _RACY_NS:
+        value = entry_hash(path, info.st_mode, _file_digest(place))
+        if time.time_ns() - max(mark.mtime_ns, mark.ctime_ns) > RACY_NS:
             self._known[path] = (mark, value)
         else:
             self._known.pop(path, None)
         return value
 
 
-def _entry(path: bytes, mode: int, held: bytes) -> int:
+def entry_hash(path: bytes, mode: int, held: bytes) -> int:
+    """Of one entry; `held` is a file's SHA-256, a link's target, else nothing."""
     head = b"%d:%s%o:%o:" % (len(path), path, stat.S_IFMT(mode), 0 if stat.S_ISLNK(mode) else mode & 0o777)
     return int.from_bytes(hashlib.sha256(head + held).digest(), "big")
 
@@ -141,7 +144,8 @@ def _walk(root: bytes, path: bytes = b"") -> Iterator[tuple[bytes, bytes, os.sta
             yield from _walk(child.path, inner)
 
 
-def _digest(total: int, head: bytes) -> str:
+def digest_of(total: int, head: bytes) -> str:
+    """The digest of a tree whose entries' hashes sum to `total`; `head` as `head_named` says."""
     return hashlib.sha256((total % _MODULUS).to_bytes(32, "big") + head).hexdigest()
 
 
@@ -158,16 +162,17 @@ class ScannedTree:
             total = sum(self._hashes.entry(*found) for found in _walk(self._root))
         except _NO_DIGEST:
             return None
-        return _digest(total, _head(lambda path: _read_plain(self._root, path)))
+        return digest_of(total, head_named(lambda path: _read_plain(self._root, path)))
 
 
 class ImageEntries:
     """The entries of an image's tree, hashed once and shared by its sandboxes. The tree never changes."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = os.fsencode(root)
+    def __init__(self, root: Path, *, head: Path | None = None) -> None:
+        """`head`: a folder that holds a copy of what names HEAD, where `root` will not last."""
+        self.root = os.fsencode(head or root)
         hashes = _Hashes()
-        self._entries = {path: hashes.entry(path, place, info) for path, place, info in _walk(self.root)}
+        self._entries = {path: hashes.entry(path, place, info) for path, place, info in _walk(os.fsencode(root))}
         self._paths = sorted(self._entries)
         self.total = sum(self._entries.values())
 
@@ -185,7 +190,7 @@ class ImageEntries:
 
 
 class OverlayTree:
-    """Digest of an overlay mount (userxattr), read from its layers outside the sandbox."""
+    """Digest of an overlay mount (without redirect_dir and metacopy), read from its layers outside the sandbox."""
 
     def __init__(self, image: ImageEntries, upper: Path) -> None:
         self._image = image
@@ -198,7 +203,7 @@ class OverlayTree:
             total = self._image.total + self._folder(self._upper, b"", lower=True)
         except _NO_DIGEST:
             return None
-        return _digest(total, _head(self._read))
+        return digest_of(total, head_named(self._read))
 
     def _folder(self, place: bytes, path: bytes, *, lower: bool) -> int:
         """What the upper folder at `place` adds to the image's sum; `lower`: the image shows through to here."""
@@ -209,7 +214,7 @@ class OverlayTree:
         if not stat.S_ISDIR(info.st_mode):
             return -self._image.below(path) if lower else 0
         change = 0
-        if lower and _opaque(place):
+        if lower and is_opaque(place):
             lower = False
             change -= self._image.below(path)
         for child in _children(place):
@@ -223,7 +228,7 @@ class OverlayTree:
         except FileNotFoundError:
             return 0
         change = -(self._image.get(path) or 0) if lower else 0
-        if not _is_whiteout(info):
+        if not is_whiteout(info):
             change += self._hashes.entry(path, child.path, info)
         if stat.S_ISDIR(info.st_mode):
             return change + self._folder(child.path, path, lower=lower)
@@ -240,23 +245,25 @@ class OverlayTree:
                 return _read_plain(self._image.root, path) if lower else None
             except OSError:
                 return None
-            if stat.S_ISREG(info.st_mode):
-                return _read_regular(place)
             if not stat.S_ISDIR(info.st_mode):
-                return None
-            lower = lower and not _opaque(place)
-        return None
+                break
+            lower = lower and not is_opaque(place)
+        # A file on the way is no folder, whatever it is called.
+        return _read_regular(place) if place == self._upper + b"/" + path else None
 
 
-def _is_whiteout(info: os.stat_result) -> bool:
+def is_whiteout(info: os.stat_result) -> bool:
+    """The mark of a deletion in an upper layer."""
     return stat.S_ISCHR(info.st_mode) and info.st_rdev == 0
 
 
-def _opaque(place: bytes) -> bool:
-    try:
-        return os.getxattr(place, _OPAQUE, follow_symlinks=False) == b"y"
-    except OSError:
-        return False
+def is_opaque(place: bytes) -> bool:
+    """The folder hides what lower layers have at its path."""
+    for name in _OPAQUE:
+        with contextlib.suppress(OSError):
+            if os.getxattr(place, name, follow_symlinks=False) == b"y":
+                return True
+    return False
 
 
 def _read_plain(root: bytes, path: bytes) -> bytes | None:
@@ -272,7 +279,7 @@ def _read_plain(root: bytes, path: bytes) -> bytes | None:
     return _read_regular(root + b"/" + path)
 
 
-def _head(read: Callable[[bytes], bytes | None]) -> bytes:
+def head_named(read: Callable[[bytes], bytes | None]) -> bytes:
     """The commit that .git/HEAD names; what it holds where that is no commit; b"" without one."""
     name = read(b".git/HEAD")
     for _ in range(5):  # git's own limit on symbolic references
@@ -298,5 +305,9 @@ def _packed(content: bytes | None, ref: bytes) -> bytes | None:
 
 def head_commit(tree: Path) -> str | None:
     """The commit that the HEAD of a plain folder's .git names; None where it names none."""
-    head = _head(lambda path: _read_plain(os.fsencode(tree), path))
+    return commit_of(head_named(lambda path: _read_plain(os.fsencode(tree), path)))
+
+
+def commit_of(head: bytes) -> str | None:
+    """The commit in what `head_named` gave; None when it is none."""
     return head.decode() if _COMMIT.fullmatch(head) else None

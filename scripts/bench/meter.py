@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 from harness.model.protocol import Completion, Message, ModelClient, Sampling
@@ -53,7 +54,7 @@ class MeteredClient:
 
 
 class MeteredSandbox:
-    """A Sandbox whose time counts as `sandbox driver` or `state digest`."""
+    """A Sandbox whose time counts as `sandbox driver`, `state digest` or `snapshot`."""
 
     def __init__(self, sandbox: Sandbox, meter: Meter) -> None:
         self._sandbox, self._meter = sandbox, meter
@@ -78,6 +79,25 @@ class MeteredSandbox:
         with self._meter.measure("sandbox driver"):
             return self._sandbox.working_diff(base_commit)
 
+    @property
+    def digest_method(self) -> str:
+        return self._sandbox.digest_method
+
+    def processes(self) -> tuple[str, ...] | None:
+        with self._meter.measure("sandbox driver"):
+            return self._sandbox.processes()
+
+    def change_mark(self) -> str | None:
+        with self._meter.measure("snapshot"):
+            return self._sandbox.change_mark()
+
+    def snapshot(self, into: Path) -> bool:
+        with self._meter.measure("snapshot"):
+            return self._sandbox.snapshot(into)
+
+    def shell_argv(self) -> list[str]:
+        return self._sandbox.shell_argv()
+
 
 class MeteredProvider:
     """A SandboxProvider whose starts and ends count as `sandbox start`."""
@@ -86,12 +106,12 @@ class MeteredProvider:
         self._provider, self._meter = provider, meter
         self.name, self.isolated = provider.name, provider.isolated
 
-    def start(self, image: Image) -> AbstractContextManager[Sandbox]:
-        return self._start(image)
+    def start(self, image: Image, *, snapshot: Path | None = None) -> AbstractContextManager[Sandbox]:
+        return self._start(image, snapshot)
 
     @contextmanager
-    def _start(self, image: Image) -> Iterator[Sandbox]:
-        opened = self._provider.start(image)
+    def _start(self, image: Image, snapshot: Path | None) -> Iterator[Sandbox]:
+        opened = self._provider.start(image, snapshot=snapshot)
         with self._meter.measure("sandbox start"):
             sandbox = opened.__enter__()
         try:

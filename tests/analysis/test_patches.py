@@ -22,7 +22,7 @@ def patch(*paths: str) -> str:
         (patch("a.py", "src/b.py"), {"a.py", "src/b.py"}),
         (patch("with space/x b/y.py"), {"with space/x b/y.py"}),
         ("diff --git a/old.py b/new.py\nsimilarity index 90%\n", {"old.py"}),
-        ('diff --git "a/t\\303\\251.py" "b/t\\303\\251.py"\n', {"t\\303\\251.py"}),
+        ('diff --git "a/t\\303\\251.py" "b/t\\303\\251.py"\n', {"té.py"}),
         ("diff --git x.py x.py\n", {"x.py"}),
         ("diff --git a/x.py b/x.py\\nindex 0..1\\n--- a/x.py\\n", {"x.py"}),  # line ends written out
         (patch("a.py") + "+diff --git a/no.py b/no.py\n+\x0cdiff --git a/no.py b/no.py\n", {"a.py"}),

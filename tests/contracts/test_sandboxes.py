@@ -2,39 +2,101 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.sandbox import docker, namespace
+from harness.sandbox.docker import DockerOptions, DockerProvider
+from harness.sandbox.engine import Engine
 from harness.sandbox.local import LocalProvider
-from harness.sandbox.namespace import NamespaceProvider, available
+from harness.sandbox.namespace import NamespaceProvider
 from harness.sandbox.protocol import Image, SandboxLimits
-from tests.contracts.sandbox_contract import BEHAVIOURS, GAPS, World, canary, make_tree
+from tests.contracts.sandbox_contract import BEHAVIOURS, GAPS, INSIDE_GAPS, World, canary, make_tree
 
-MAKERS: dict[str, Callable[[SandboxLimits, Path], Any]] = {
-    "namespace": lambda limits, scratch: NamespaceProvider(limits=limits, scratch=scratch),
-    "namespace-copy": lambda limits, scratch: NamespaceProvider(limits=limits, scratch=scratch, overlay=False),
-    "local": lambda limits, scratch: LocalProvider(limits=limits, scratch=scratch),
-}
-COPY_MATTERS = re.compile("file|image|folder|digest|diff|nothing|written|trace|persist")
+Make = Callable[[SandboxLimits, Path], Any]
+
+
+@dataclass(frozen=True)
+class BackEnd:
+    """One parameter of the suite."""
+
+    why_not: Callable[[], str | None]
+    """None when it works here; else the reason to skip it."""
+    make: Make
+    make_base: Make | None = None
+    """Makes the provider of most of the suite's sandboxes, where that is to be another one."""
+    gaps: Mapping[str, str] = field(default_factory=dict)
+    only: re.Pattern[str] | None = None
+    """What to run; None: all. The rest is the code of another back end."""
+
+
+def _docker(pool: int, *, layers: bool = True) -> Make:
+    options = DockerOptions(pool=pool, layers=layers)
+    return lambda limits, scratch: DockerProvider(limits=limits, scratch=scratch, options=options)
+
+
+TOUCHES_FILES = re.compile("file|image|folder|digest|diff|nothing|written|trace|persist|snapshot")
 COPY_GAPS = {name: why for name, why in GAPS["namespace"].items() if name != "start_folder_can_be_renamed"}
-ALL_GAPS = {**GAPS, "namespace-copy": COPY_GAPS}
+BACK_ENDS = {
+    "namespace": BackEnd(
+        why_not=namespace.available,
+        make=lambda limits, scratch: NamespaceProvider(limits=limits, scratch=scratch),
+        gaps=GAPS["namespace"],
+    ),
+    "namespace-copy": BackEnd(
+        why_not=namespace.available,
+        make=lambda limits, scratch: NamespaceProvider(limits=limits, scratch=scratch, overlay=False),
+        gaps=COPY_GAPS,
+        only=TOUCHES_FILES,
+    ),
+    "docker": BackEnd(why_not=docker.available, make=_docker(pool=0), make_base=_docker(pool=2), gaps=GAPS["docker"]),
+    "docker-inside": BackEnd(
+        why_not=docker.available,
+        make=_docker(pool=0, layers=False),
+        make_base=_docker(pool=2, layers=False),
+        gaps={**GAPS["docker"], **INSIDE_GAPS},
+        only=re.compile("digest|snapshot|restore|disk"),
+    ),
+    "local": BackEnd(
+        why_not=lambda: None,
+        make=lambda limits, scratch: LocalProvider(limits=limits, scratch=scratch),
+        gaps=GAPS["local"],
+    ),
+}
+MAKERS = {name: back_end.make for name, back_end in BACK_ENDS.items()}
 
 
-@pytest.fixture(scope="module", params=list(MAKERS))
+@contextmanager
+def provider_of(make: Make, scratch: Path) -> Iterator[Any]:
+    """A provider whose images go with it."""
+    with make(SandboxLimits(), scratch) as provider:
+        try:
+            yield provider
+        finally:
+            images = provider.facts["images"].values() if isinstance(provider, DockerProvider) else ()
+    if images:
+        with closing(Engine()) as engine:
+            for image in images:
+                engine.remove_image(image["id"])
+
+
+@pytest.fixture(scope="module", params=list(BACK_ENDS))
 def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    if request.param != "local" and (why := available()) is not None:
+    back_end = BACK_ENDS[request.param]
+    if (why := back_end.why_not()) is not None:
         pytest.skip(why)
     folder = tmp_path_factory.mktemp(request.param)
     scratch = folder / "scratch"
     scratch.mkdir()
-    make = MAKERS[request.param]
     head = make_tree(folder / "tree")
     image = Image("suite", folder / "tree", {"FROM_IMAGE": "of the image"})
-    with make(SandboxLimits(), scratch) as provider, provider.start(image) as box:
-        yield World(request.param, lambda limits: make(limits, scratch), provider, image, head, box, scratch)
+    with provider_of(back_end.make_base or back_end.make, scratch) as provider, provider.start(image) as box:
+        yield World(request.param, lambda limits: back_end.make(limits, scratch), provider, image, head, box, scratch)
 
 
 @pytest.fixture
@@ -45,12 +107,12 @@ def world(base: World) -> Iterator[World]:
 
 @pytest.mark.parametrize("name", list(BEHAVIOURS))
 def test_contract(world: World, name: str) -> None:
-    wanted = BEHAVIOURS[name]
-    if world.name == "namespace-copy" and not COPY_MATTERS.search(name):
-        pytest.skip("the same code as namespace: only what touches files is run again")
+    wanted, back_end = BEHAVIOURS[name], BACK_ENDS[world.name]
+    if back_end.only is not None and not back_end.only.search(name):
+        pytest.skip("the code of another back end: only what is its own is run")
     if wanted.unsafe and not world.provider.isolated:
         pytest.skip("would harm this machine: the back end does not isolate (a gap by design)")
-    why = ALL_GAPS[world.name].get(name)
+    why = back_end.gaps.get(name)
     if why is None:
         wanted.check(world)
         return
@@ -62,8 +124,8 @@ def test_contract(world: World, name: str) -> None:
 
 
 def test_every_gap_names_a_behaviour() -> None:
-    for gaps in GAPS.values():
-        assert gaps.keys() <= BEHAVIOURS.keys()
+    for back_end in BACK_ENDS.values():
+        assert back_end.gaps.keys() <= BEHAVIOURS.keys()
 
 
 def test_the_suite_has_breadth() -> None:
@@ -81,12 +143,12 @@ def test_the_canary_refuses_what_is_no_sandbox(tmp_path: Path) -> None:
 
 
 def test_back_ends_agree_on_digests_and_diffs(tmp_path: Path) -> None:
-    if (why := available()) is not None:
-        pytest.skip(why)
     head = make_tree(tmp_path / "tree")
     image, seen = Image("suite", tmp_path / "tree"), set()
-    for name, make in MAKERS.items():
-        with make(SandboxLimits(), tmp_path / name) as provider, provider.start(image) as box:
+    for name, back_end in BACK_ENDS.items():
+        if back_end.why_not() is not None:
+            continue
+        with provider_of(back_end.make, tmp_path / name) as provider, provider.start(image) as box:
             first = box.digest()
             box.act("echo x >> mod.py; rm -rf pkg; mkdir new; ln -s mod.py new/link; chmod 755 notes.txt", timeout_s=5)
             seen.add((first, box.digest(), box.working_diff(head)))
