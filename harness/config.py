@@ -195,7 +195,7 @@ class Study(Section):
         return self
 
 
-OPERATIONAL = ("workers", "retries", "limits.run")
+OPERATIONAL = ("workers", "retries", "limits.run", "forks.snapshot_bytes", "sandbox.pool", "sandbox.pull_seconds")
 """Keys that may differ between two sessions of one run: they change when work is done, not what is done."""
 
 

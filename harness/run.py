@@ -105,6 +105,9 @@ def _session(
         stage = stage_of(study, tasks, sandboxes.provider, models.clients)
         with _stop_on_signals(brakes.requested, say), Progress() as progress:
             tallies = run_cells(study, chosen, stage, journal, brakes, progress.watch)
+        if sandboxes.provider.facts:  # images are known once they have been used
+            manifest["sessions"][-1]["sandbox_facts"] = sandboxes.provider.facts
+            journal.start_session(to_yaml(study), manifest)
     return _why_stopped(tallies)
 
 

@@ -86,7 +86,7 @@ def test_missing_file_names_the_bundled_studies() -> None:
 
 
 def test_identity_leaves_out_operational_keys_only(tmp_path: Path) -> None:
-    same = [load(tmp_path, GOOD, key) for key in ("workers=9", "retries=0", "limits.run.calls=1")]
+    same = [load(tmp_path, GOOD, key) for key in ("workers=9", "retries=0", "limits.run.calls=1", "sandbox.pool=0")]
     other = [load(tmp_path, GOOD, key) for key in ("seed=2", "limits.calls=9", "models.a.noise=off")]
     assert all(identity(study) == identity(load(tmp_path)) for study in same)
     assert all(identity(study) != identity(load(tmp_path)) for study in other)

@@ -22,6 +22,7 @@ from harness.assemble import open_provider
 from harness.config import load_study
 from harness.errors import ConfigError, SandboxError
 from harness.record import Exit
+from harness.sandbox import archive
 from harness.sandbox.container import Owner
 from harness.sandbox.docker import DockerOptions, DockerProvider, available, reap_containers
 from harness.sandbox.engine import Engine
@@ -32,8 +33,9 @@ from harness.sandbox.namespace import NamespaceProvider
 from harness.sandbox.namespace import available as namespaces_available
 from harness.sandbox.protocol import Image, SandboxLimits
 from harness.sandbox.shell import Ran
-from tests.contracts.sandbox_contract import alive, eventually, make_tree, sleeper
+from tests.contracts.sandbox_contract import World, alive, canary, eventually, make_tree, sleeper
 from tests.test_tree_digest import EDITS
+from tests.test_tree_digest import make_tree as make_tree_to_edit
 
 ROOT = Path(__file__).parent.parent
 
@@ -52,6 +54,14 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
     tree = tmp_path_factory.mktemp("docker") / "tree"
     make_tree(tree)
     return Image("docker-tests", tree)
+
+
+@pytest.fixture(scope="module")
+def edited(tmp_path_factory: pytest.TempPathFactory) -> Image:
+    """The tree that EDITS change."""
+    tree = tmp_path_factory.mktemp("docker") / "tree"
+    make_tree_to_edit(tree)
+    return Image("docker-edits", tree)
 
 
 @pytest.fixture(scope="module")
@@ -229,6 +239,30 @@ def test_memory_bombs_end_and_the_sandbox_goes_on(engine: Engine, image: Image, 
             seen = box.act(bomb, timeout_s=20)
             assert b"had it" not in seen.output
             assert box.act("echo next", timeout_s=10).output == b"next\n", bomb
+
+
+FLOOD = """
+import os, time
+while True:
+    try:
+        if os.fork() == 0:
+            break
+    except OSError:
+        break
+time.sleep(30)
+"""
+
+
+def test_a_flood_that_stays_leaves_room_for_the_next_step(engine: Engine, image: Image, tmp_path: Path) -> None:
+    with docker(tmp_path, DockerOptions(pool=0), processes=64) as provider, start(provider, image) as box:
+        assert image.tree is not None
+        canary(World("docker", lambda limits: provider, provider, image, "", box, tmp_path))
+        box.write_file("/tmp/flood.py", FLOOD.encode())
+        box.act("python3 /tmp/flood.py >/dev/null 2>&1 & sleep 1", timeout_s=10)
+        for _ in range(3):
+            assert box.act("echo next", timeout_s=10).output == b"next\n"
+        assert b"fork" in box.act("ls | cat | cat | cat | cat", timeout_s=2).output
+        assert box.working_diff("HEAD") == b""
 
 
 def test_a_hundred_megabytes_of_output_come_through(provider: DockerProvider, image: Image) -> None:
@@ -587,9 +621,9 @@ def test_the_engine_script_names_the_engine_or_says_why_not(engine: Engine, tmp_
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rounds=st.lists(st.lists(EDITS, min_size=1, max_size=5), min_size=1, max_size=3))
 def test_the_digest_from_inside_is_the_one_from_outside(
-    lister: str, provider: DockerProvider, image: Image, rounds: list[list[str]]
+    lister: str, provider: DockerProvider, edited: Image, rounds: list[list[str]]
 ) -> None:
-    with start(provider, image) as box:
+    with start(provider, edited) as box:
         if box.digest_method != "overlay":
             pytest.skip("the engine's layers are closed to us")
         inside = InsideTree(own(box), "/testbed", finds=lister == "find")
@@ -629,7 +663,7 @@ def test_odd_names_and_kinds_count_inside(provider: DockerProvider, image: Image
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(edits=st.lists(EDITS, min_size=1, max_size=6), layers=st.booleans())
 def test_a_snapshot_goes_from_any_back_end_to_any(
-    edits: list[str], layers: bool, provider: DockerProvider, image: Image, tmp_path_factory: pytest.TempPathFactory
+    edits: list[str], layers: bool, provider: DockerProvider, edited: Image, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     if (why := namespaces_available()) is not None:
         pytest.skip(why)
@@ -639,14 +673,34 @@ def test_a_snapshot_goes_from_any_back_end_to_any(
         NamespaceProvider(limits=SandboxLimits(), scratch=folder / "namespace") as namespace,
     ):
         for taker in (another, namespace):
-            archive = folder / f"{taker.name}.tar"
-            with taker.start(image) as box:
+            snapshot = folder / f"{taker.name}.tar"
+            with taker.start(edited) as box:
                 box.act("; ".join(f"{{ {edit}; }}" for edit in edits), timeout_s=20)
                 digest = box.digest()
-                assert box.snapshot(archive) or not layers
-            for giver in (provider, namespace) if archive.exists() else ():
-                with giver.start(image, snapshot=archive) as box:
+                assert box.snapshot(snapshot) or not layers
+            for giver in (provider, namespace) if snapshot.exists() else ():
+                with giver.start(edited, snapshot=snapshot) as box:
                     assert box.digest() == digest, (taker.name, giver.name)
+
+
+def test_every_layer_of_an_image_counts(engine: Engine, provider: DockerProvider, image: Image, tmp_path: Path) -> None:
+    """A layer may hide what those below it have: what a snapshot deletes is what the image shows."""
+    if os.geteuid() != 0:
+        pytest.skip("the engine's layers are closed to us")
+    with start(provider, image) as box:
+        box.act("rm -rf pkg && mkdir pkg && echo z > pkg/z; rm notes.txt; rm mod.py && mkdir mod.py", timeout_s=5)
+        engine.commit(container_of(box), repository="forkroll-tree", tag="two-layers", labels={})
+        whole = box.digest()
+    task = Image("two layers", None, docker="forkroll-tree:two-layers")
+    try:
+        with docker(tmp_path / "scratch", DockerOptions(pool=0)) as other, start(other, task) as box:
+            assert (box.digest(), box.digest_method) == (whole, "overlay")
+            box.act("mkdir pkg/b.py notes.txt; rm pkg/z run.sh; rmdir mod.py; echo f > mod.py", timeout_s=5)
+            assert box.snapshot(tmp_path / "snapshot.tar")
+            with archive.read(tmp_path / "snapshot.tar") as contents:
+                assert list(contents.deleted) == [b"testbed/mod.py", b"testbed/pkg/z", b"testbed/run.sh"]
+    finally:
+        engine.remove_image("forkroll-tree:two-layers")
 
 
 def test_what_no_layer_holds_is_not_captured(provider: DockerProvider, image: Image, tmp_path: Path) -> None:

@@ -364,6 +364,11 @@ class LiveProvider:
         self._preparing: dict[str, threading.Lock] = defaultdict(threading.Lock)
 
     @property
+    def facts(self) -> dict[str, Any]:
+        """What a manifest should say of what sandboxes are made from."""
+        return {}
+
+    @property
     def measure(self) -> dict[str, float]:
         """Counts, wall and driver CPU seconds spent so far: prepare, start, act, digest, diff, end."""
         return dict(self._meter.totals)

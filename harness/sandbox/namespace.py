@@ -226,7 +226,7 @@ class _Capture:
     """Snapshots of one sandbox, taken from outside.
 
     Where a file is closed even to us, its owner, a process goes into the sandbox's user namespace, whose root may
-    read all that is its user's, and looks from there.
+    read all that is its user's, and looks from there. A private copy with such a file is not captured.
     """
 
     layer: OverlayLayer | CopiedLayer
