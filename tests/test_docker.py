@@ -258,7 +258,8 @@ def test_a_flood_that_stays_leaves_room_for_the_next_step(engine: Engine, image:
         assert image.tree is not None
         canary(World("docker", lambda limits: provider, provider, image, "", box, tmp_path))
         box.write_file("/tmp/flood.py", FLOOD.encode())
-        box.act("python3 /tmp/flood.py >/dev/null 2>&1 & sleep 1", timeout_s=10)
+        # The shell itself waits, so that what ends with the step is one process, and one can be started after it.
+        box.act("python3 /tmp/flood.py >/dev/null 2>&1 & while ((SECONDS < 2)); do :; done", timeout_s=10)
         for _ in range(3):
             assert box.act("echo next", timeout_s=10).output == b"next\n"
         assert b"fork" in box.act("ls | cat | cat | cat | cat", timeout_s=2).output
