@@ -323,7 +323,8 @@ def remove_images(engine: Engine, provider: DockerProvider) -> None:
 
 
 DRIVER = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from pathlib import Path
 from harness.sandbox.docker import DockerOptions, DockerProvider
 from harness.sandbox.protocol import Image, SandboxLimits

@@ -960,6 +960,7 @@ def drive(name: str, tree: str, scratch: str, what: str) -> None:
     """What the driver of `_driver` does: "endless" tells its memory; else `what` is a marker, run until killed."""
     import resource
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have had it ignored
     from tests.contracts.test_sandboxes import MAKERS
 
     with MAKERS[name](SandboxLimits(), Path(scratch)) as provider, provider.start(Image("driven", Path(tree))) as box:
