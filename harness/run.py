@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.assemble import open_models, open_provider, open_tasks, select_tasks, stage_of
+from harness.assemble import OpenProvider, open_models, open_provider, open_tasks, select_tasks, stage_of
 from harness.clean import clean
 from harness.config import Study, identity, load_study, to_yaml
 from harness.errors import JournalError
@@ -105,10 +105,20 @@ def _session(
         stage = stage_of(study, tasks, sandboxes.provider, models.clients)
         with _stop_on_signals(brakes.requested, say), Progress() as progress:
             tallies = run_cells(study, chosen, stage, journal, brakes, progress.watch)
-        if sandboxes.provider.facts:  # images are known once they have been used
-            manifest["sessions"][-1]["sandbox_facts"] = sandboxes.provider.facts
-            journal.start_session(to_yaml(study), manifest)
+        _record_what_use_showed(manifest["sessions"][-1], sandboxes, say)
+        journal.start_session(to_yaml(study), manifest)
     return _why_stopped(tallies)
+
+
+def _record_what_use_showed(entry: dict[str, Any], sandboxes: OpenProvider, say: Say) -> None:
+    """Images, and what this machine lacks, are partly known only once sandboxes have been started."""
+    provider = sandboxes.provider
+    for note in provider.degraded:
+        if note not in entry["degraded"]:
+            say(f"note: {note}")
+            entry["degraded"].append(note)
+    if provider.facts:
+        entry["sandbox_facts"] = provider.facts
 
 
 def _why_stopped(tallies: Sequence[Tally]) -> str | None:

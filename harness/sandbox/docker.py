@@ -8,7 +8,6 @@ and kept in the engine under a name made of its content.
 """
 
 import contextlib
-import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -37,6 +36,9 @@ from harness.sandbox.tree import ImageEntries, OverlayTree, commit_of, head_comm
 
 _GONE_S = 20.0
 """How long the engine may take to remove what has ended."""
+
+
+_UNWATCHED = "disk: limits.disk_bytes caps one file, not the sum: the driver cannot read the containers' layers"
 
 
 def _silent(text: str) -> None:
@@ -101,7 +103,6 @@ class DockerProvider(LiveProvider):
         self._launcher = Launcher(self._engine, limits, self._owner)
         self._pool: Pool[Container] = Pool(self._options.pool, self._launch_named)
         self._closed = False
-        self.degraded = tuple(docker_gaps())
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -180,6 +181,8 @@ class DockerProvider(LiveProvider):
     def _look_inside(self, prepared: _Contained) -> None:
         """Learn from a first container what no image says; it waits in the pool afterwards."""
         running = self._start_container(prepared)
+        if not running.layers and _UNWATCHED not in self.degraded:
+            self.degraded += (_UNWATCHED,)
         try:
             inside = InsideTree(running.shell.own, prepared.image.cwd)
             if prepared.image.tree is None:
@@ -247,11 +250,6 @@ class DockerProvider(LiveProvider):
             made = self._launcher.launch(prepared.recipe, folder / "control", stack)
             layers = made.layers if self._options.layers else ()
             return replace(made, layers=layers, closing=stack.pop_all())
-
-
-def docker_gaps() -> list[str]:
-    """What containers do not cap, a line each."""
-    return [] if os.geteuid() == 0 else ["disk: limits.disk_bytes caps one file, not the sum of all"]
 
 
 def available() -> str | None:

@@ -105,7 +105,10 @@ class NamespaceProvider(LiveProvider):
                 if "overlay" not in str(error):
                     raise
                 self._overlay = False
-                self.degraded += (f"no overlay in {self._scratch}: each sandbox copies its tree ({error})",)
+                self.degraded += (
+                    f"no overlay in {self._scratch}: each sandbox copies its tree, and limits.disk_bytes caps one "
+                    f"file, not the sum ({error})",
+                )
 
     def _begin(self, prepared: Prepared, stack: contextlib.ExitStack, snapshot: Path | None) -> LiveSandbox:
         return self._start(prepared, stack, None, snapshot)
