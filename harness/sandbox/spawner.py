@@ -197,12 +197,14 @@ def _fork(namespaces: int) -> int:
 
 def _start_namespace(spec: dict[str, Any], wire: int) -> int:
     waiting, go = os.pipe()
+    own_thread = _own_thread_file(spec["cgroup"])
     child = _fork(_NEW_NAMESPACES)
     if child == 0:
         _in_child(
             wire,
             [
                 lambda: os.close(go),
+                lambda: _join_alone(own_thread),
                 lambda: _wait_for_maps(waiting),
                 lambda: _build_root(spec),
                 lambda: socket.sethostname("sandbox"),
@@ -214,7 +216,8 @@ def _start_namespace(spec: dict[str, Any], wire: int) -> int:
         )
     try:
         _map_ids(child, spec["user"])
-        _join(spec["cgroup"], child)
+        if own_thread is None and spec["cgroup"] is not None:
+            _write(f"{spec['cgroup']}/cgroup.procs", str(child))
         os.write(go, b"g")
     except OSError:
         os.kill(child, signal.SIGKILL)
@@ -223,6 +226,8 @@ def _start_namespace(spec: dict[str, Any], wire: int) -> int:
     finally:
         os.close(waiting)
         os.close(go)
+        if own_thread is not None:
+            os.close(own_thread)
     return child
 
 
@@ -240,9 +245,19 @@ def _map_ids(child: int, user: int | None) -> None:
     _write(f"/proc/{child}/gid_map", f"0 {outside[1]} 1")
 
 
-def _join(group: str | None, child: int) -> None:
-    if group is not None:
-        _write(f"{group}/cgroup.procs", str(child))
+def _own_thread_file(group: str | None) -> int | None:
+    """Where a thread moves itself into a control group of version 1; None without one.
+
+    It is the one move that does not stop every fork on the machine: any other waits 4 to 16 ms for that.
+    """
+    if group is None or not os.path.exists(f"{group}/tasks"):
+        return None
+    return os.open(f"{group}/tasks", os.O_WRONLY | os.O_CLOEXEC)
+
+
+def _join_alone(own_thread: int | None) -> None:
+    if own_thread is not None:
+        os.write(own_thread, b"0")
 
 
 def _write(path: str, text: str) -> None:
