@@ -5,13 +5,14 @@ An agent belongs to one rollout (it keeps the rollout's conversation); the clien
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
-from harness.model.protocol import ModelClient, Sampling
-from harness.prompting import Conversation, Dialect, parse, tools
+from harness.model.protocol import Message, ModelClient, Sampling
+from harness.prompting import Conversation
 from harness.record import Circumstances, Reply, Step, Task
+from harness.scaffold.protocol import Scaffold
 
 
 @dataclass(frozen=True)
@@ -20,36 +21,49 @@ class Decision:
 
     reply: Reply
     circumstances: Circumstances
+    request_digest: str
+    """Of all that was sent but the seed."""
 
 
 class Agent(Protocol):
     """Decides the next reply."""
 
-    def decide(self, task: Task, history: Sequence[Step], *, seed: int) -> Decision:
-        """The reply to `history`, drawn with `seed`."""
+    @property
+    def scaffold(self) -> Scaffold:
+        """How it is spoken to."""
+        ...
+
+    def decide(
+        self, task: Task, history: Sequence[Step], *, seed: int, opening: Sequence[Message] | None = None
+    ) -> Decision:
+        """The reply to `history`, drawn with `seed`; `opening` stands for the scaffold's own first messages."""
         ...
 
 
 class ModelAgent:
-    """A model behind a client, spoken to in one dialect."""
+    """A model behind a client, spoken to as a scaffold says."""
 
-    def __init__(self, client: ModelClient, dialect: Dialect, sampling: Sampling) -> None:
-        self._client, self._dialect, self._sampling = client, dialect, sampling
+    def __init__(self, client: ModelClient, scaffold: Scaffold, sampling: Sampling) -> None:
+        self._client, self.scaffold, self._sampling = client, scaffold, sampling
         self._conversation: Conversation | None = None
 
-    def decide(self, task: Task, history: Sequence[Step], *, seed: int) -> Decision:
+    def decide(
+        self, task: Task, history: Sequence[Step], *, seed: int, opening: Sequence[Message] | None = None
+    ) -> Decision:
         """Render what is new in `history`, ask, parse."""
         if self._conversation is None:
-            self._conversation = Conversation(task, self._dialect)
-        messages = self._conversation.follow(task, history)
+            self._conversation = Conversation(task, self.scaffold, opening)
+        messages, tools = self._conversation.follow(task, history), self.scaffold.tools()
+        request_digest = self._conversation.request_digest(list(tools), asdict(self._sampling))
         started_at, clock = datetime.now(UTC).isoformat(), time.monotonic()
-        completion = self._client.complete(messages, tools=tools(self._dialect), sampling=self._sampling, seed=seed)
+        completion = self._client.complete(messages, tools=tools, sampling=self._sampling, seed=seed)
         circumstances = Circumstances(
             started_at=started_at,
             model_seconds=time.monotonic() - clock,
             cached_prompt_tokens=completion.cached_prompt_tokens,
             in_flight=completion.in_flight,
             server_epoch=completion.server_epoch,
+            prompt_digest=completion.prompt_digest,
             transport_retries=completion.retries,
         )
-        return Decision(parse(completion, self._dialect), circumstances)
+        return Decision(self.scaffold.parse(completion), circumstances, request_digest)

@@ -16,8 +16,10 @@ from harness.branch import Stage
 from harness.config import OpenAIModel, ScriptedModel, SimulatedModel, Study
 from harness.errors import ConfigError, ModelError
 from harness.model.protocol import ModelClient, Sampling
+from harness.prompting import OwnScaffold
 from harness.record import Task
 from harness.sandbox.protocol import SandboxLimits, SandboxProvider
+from harness.scaffold.protocol import Scaffold
 from harness.tasks.protocol import TaskSet
 
 if TYPE_CHECKING:
@@ -206,13 +208,21 @@ def _simulated(server: "SimulatedServer", model: SimulatedModel, stack: ExitStac
     return client
 
 
-def agents_maker(study: Study, clients: Mapping[str, ModelClient]) -> Callable[[], Mapping[str, Agent]]:
+def open_scaffold(study: Study) -> Scaffold:
+    """The study's scaffold."""
+    return OwnScaffold(study.dialect)
+
+
+def agents_maker(
+    study: Study, scaffold: Scaffold, clients: Mapping[str, ModelClient]
+) -> Callable[[], Mapping[str, Agent]]:
     """Makes fresh agents for one rollout."""
     wanted = study.sampling
     sampling = Sampling(wanted.temperature, wanted.max_tokens, wanted.logprobs)
-    return lambda: {name: ModelAgent(client, study.dialect, sampling) for name, client in clients.items()}
+    return lambda: {name: ModelAgent(client, scaffold, sampling) for name, client in clients.items()}
 
 
 def stage_of(study: Study, tasks: TaskSet, provider: SandboxProvider, clients: Mapping[str, ModelClient]) -> Stage:
     """What every cell of the run works with."""
-    return Stage(study, tasks, provider, agents_maker(study, clients))
+    scaffold = open_scaffold(study)
+    return Stage(study, tasks, provider, agents_maker(study, scaffold, clients), environment=scaffold.environment)

@@ -1,9 +1,10 @@
 """One cell: a base, or one arm and replicate from one fork, from a fresh sandbox to a graded record."""
 
+import hashlib
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from harness.agent import Agent
@@ -12,7 +13,7 @@ from harness.fork import Resumed, fork_points, resume_at, start_of
 from harness.loop import Continuation, Start, rollout
 from harness.record import Arm, Branch, Ending, ForkPoint, Provenance, Step, Task, Trajectory
 from harness.routing import Always, policy_for
-from harness.sandbox.protocol import Sandbox, SandboxProvider
+from harness.sandbox.protocol import Image, Sandbox, SandboxProvider
 from harness.score import score
 from harness.snapshots import Snapshots, SnapshotStore
 from harness.tasks.protocol import TaskSet
@@ -27,8 +28,22 @@ class Stage:
     provider: SandboxProvider
     new_agents: Callable[[], Mapping[str, Agent]]
     """Fresh agents for one rollout, by the study's names."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that the scaffold gives to actions."""
     snapshots: SnapshotStore | None = None
     """Where bases keep their state after each step; None: they do not."""
+
+    def image(self, task: Task) -> Image:
+        """The start state of `task`, with the environment that actions get in a rollout."""
+        return with_environment(self.tasks.image(task), self.environment)
+
+
+def with_environment(image: Image, environment: Mapping[str, str]) -> Image:
+    """`image` with more variables, under a name of its own: the one without them is what grading starts from."""
+    if not environment:
+        return image
+    mark = hashlib.sha256(repr(sorted(environment.items())).encode()).hexdigest()[:8]
+    return replace(image, name=f"{image.name}-{mark}", env={**image.env, **environment})
 
 
 @dataclass(frozen=True)
@@ -84,7 +99,7 @@ class _Clock:
 def run_base(cell: BaseCell, stage: Stage, on_step: Callable[[Step], None], attempt: int) -> Trajectory:
     """Roll the base out and grade it."""
     clock, study = _Clock(attempt), stage.study
-    with stage.provider.start(stage.tasks.image(cell.task)) as sandbox:
+    with stage.provider.start(stage.image(cell.task)) as sandbox:
         start_digest = sandbox.digest()
         clock.sandbox_ready()
         done = rollout(
@@ -124,7 +139,7 @@ def run_branch(cell: BranchCell, stage: Stage, on_step: Callable[[Step], None], 
     """Bring a fresh sandbox to the fork, let the arm go on from there, grade it."""
     clock, study = _Clock(attempt), stage.study
     start = start_of(cell.fork, cell.base, study.budget)
-    image = stage.tasks.image(cell.task)
+    image = stage.image(cell.task)
     with resume_at(cell.fork, cell.base, image, stage.provider, study, stage.snapshots) as resumed:
         clock.sandbox_ready()
         done, patch = _continue(cell, stage, resumed, start, on_step)

@@ -102,8 +102,9 @@ class SandboxSection(Section):
     """Docker: processors that one sandbox may use; None: all."""
 
 
-def _named_provider(value: Any) -> Any:
-    return {"provider": value} if isinstance(value, str) else value
+def _named(key: str) -> BeforeValidator:
+    """A bare string stands for a section with that `key`."""
+    return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
 
 
 class ForksSection(Section):
@@ -133,6 +134,12 @@ class ForksSection(Section):
         if self.rule == "every" and len(self.at) != 1:
             raise ValueError("`every` takes one number, the period")
         return self
+
+
+class ScaffoldSection(Section):
+    """How models are spoken to. A bare name is the scaffold with everything else as below."""
+
+    name: Literal["forkroll"] = "forkroll"
 
 
 class SamplingSection(Section):
@@ -170,7 +177,7 @@ class Study(Section):
     name: Name
     seed: int
     tasks: TasksSection = TasksSection()
-    sandbox: Annotated[SandboxSection, BeforeValidator(_named_provider)] = SandboxSection()
+    sandbox: Annotated[SandboxSection, _named("provider")] = SandboxSection()
     models: dict[Name, ModelSection] = Field(min_length=1)
     directions: dict[Name, Direction] = Field(min_length=1)
     forks: ForksSection
@@ -178,6 +185,7 @@ class Study(Section):
     replicates: Positive = 2
     budget: Literal["carry", "refund"] = "carry"
     """refund gives the prefix's format-error calls back, as the paper did; it exists to reproduce that."""
+    scaffold: Annotated[ScaffoldSection, _named("name")] = ScaffoldSection()
     dialect: Literal["tool_call", "text"] = "tool_call"
     sampling: SamplingSection = SamplingSection()
     limits: LimitsSection = LimitsSection()

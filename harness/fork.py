@@ -104,11 +104,11 @@ def start_of(fork: ForkPoint, base: Trajectory, budget: str) -> Start:
     """
     prefix = base.steps[: fork.step - 1]
     if budget == "refund":
-        return Start(prefix, Spent(calls=len(_parsed_turns(prefix))))
+        return Start(prefix, Spent(calls=len(_parsed_turns(prefix))), base.opening)
     spent = Spent()
     for step in prefix:
         spent = spend(spent, step)
-    return Start(prefix, spent)
+    return Start(prefix, spent, base.opening)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The main loop. A base and a branch are the same loop with a different start.
 
 Limits are checked before each call. A format error costs a call, is kept as a step and is shown to the model;
-so many in a row stop the rollout. A submission is recognised here and nowhere else.
+so many in a row stop the rollout. A submission is recognised here, as the scaffold says, and nowhere else.
 """
 
 import time
@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from harness.agent import Agent
 from harness.config import LimitsSection
 from harness.errors import ContextOverflow
-from harness.prompting import SUBMIT_WORD, with_shown
-from harness.record import Action, Exit, Observation, Spent, Step, Stop, Task, seed_for
+from harness.model.protocol import Message
+from harness.record import Action, Observation, Spent, Step, Stop, Task, seed_for
 from harness.routing import Choice, RoutingPolicy
 from harness.sandbox.protocol import Sandbox
+from harness.scaffold.protocol import Scaffold
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class Start:
 
     history: tuple[Step, ...]
     spent: Spent
+    opening: tuple[Message, ...] | None = None
+    """The conversation's first messages where they are not the scaffold's own: those of an imported base."""
 
 
 NOTHING_YET = Start((), Spent())
@@ -59,14 +62,17 @@ def rollout(
     while (stop := limit_reached(spent, limits)) is None:
         choice = policy.choose(len(history) + 1, seed=seed)
         try:
-            step = take_step(task, choice, agents, sandbox, history, limits=limits, seed=seed, snapshot=snapshot)
+            step = take_step(
+                task, choice, agents, sandbox, history,
+                limits=limits, seed=seed, opening=start.opening, snapshot=snapshot,
+            )  # fmt: skip
         except ContextOverflow:
             stop = Stop.CONTEXT_FULL
             break
         history.append(step)
         on_step(step)
         spent = spend(spent, step)
-        submission = submission_of(step)
+        submission = submission_of(step, agents[choice.agent].scaffold)
         if submission is not None:
             stop = Stop.SUBMITTED
             break
@@ -82,13 +88,15 @@ def take_step(
     *,
     limits: LimitsSection,
     seed: int,
+    opening: Sequence[Message] | None,
     snapshot: Callable[[Sandbox], str | None],
 ) -> Step:
     """One model call and the actions that it asks for."""
     step_number = len(history) + 1
     step_seed = seed_for(seed, step_number)
-    decision = agents[choice.agent].decide(task, history, seed=step_seed)
-    observations, durations = _act(decision.reply.actions, sandbox, limits.action_seconds)
+    agent = agents[choice.agent]
+    decision = agent.decide(task, history, seed=step_seed, opening=opening)
+    observations, durations = _act(decision.reply.actions, sandbox, agent.scaffold, limits.action_seconds)
     return Step(
         index=step_number,
         agent=choice.agent,
@@ -96,6 +104,7 @@ def take_step(
         seed=step_seed,
         reply=decision.reply,
         observations=tuple(observations),
+        request_digest=decision.request_digest,
         state_digest=sandbox.digest(),
         processes=sandbox.processes(),
         circumstances=decision.circumstances.model_copy(
@@ -104,31 +113,25 @@ def take_step(
     )
 
 
-def _act(actions: Sequence[Action], sandbox: Sandbox, timeout_s: float) -> tuple[list[Observation], list[float]]:
+def _act(
+    actions: Sequence[Action], sandbox: Sandbox, scaffold: Scaffold, timeout_s: float
+) -> tuple[list[Observation], list[float]]:
     """Run `actions` in order; a submission ends the turn."""
     observations: list[Observation] = []
     durations: list[float] = []
     for action in actions:
         clock = time.monotonic()
-        observations.append(with_shown(sandbox.act(action.command, timeout_s=timeout_s)))
+        seen = sandbox.act(action.command, timeout_s=timeout_s)
         durations.append(time.monotonic() - clock)
-        if submitted(observations[-1]):
+        observations.append(scaffold.observe(seen, timeout_s=timeout_s))
+        if scaffold.submission_of(seen) is not None:
             break
     return observations, durations
 
 
-def submitted(observation: Observation) -> bool:
-    """True when a successful command's first line of output is the submit word and nothing else."""
-    if observation.ended is not Exit.EXITED or observation.exit_code != 0:
-        return False
-    return observation.output.split(b"\n", 1)[0].strip() == SUBMIT_WORD.encode()
-
-
-def submission_of(step: Step) -> str | None:
-    """What the submitting command printed after the submit word; None when the step does not submit."""
-    if not step.observations or not submitted(step.observations[-1]):
-        return None
-    return step.observations[-1].output.partition(b"\n")[2].decode("utf-8", "replace")
+def submission_of(step: Step, scaffold: Scaffold) -> str | None:
+    """What `step` submits; None when it does not."""
+    return scaffold.submission_of(step.observations[-1]) if step.observations else None
 
 
 def spend(spent: Spent, step: Step) -> Spent:

@@ -14,8 +14,8 @@ from typing import Any
 
 import harness
 from harness.config import Study, identity
-from harness.prompting import BASH_TOOL, opening
 from harness.record import SCHEMA_VERSION, Task
+from harness.scaffold.protocol import Scaffold
 
 _PACKAGES = ("httpx", "numpy", "pydantic", "pyyaml", "rapidfuzz", "typer")
 
@@ -25,11 +25,11 @@ def study_digest(study: Study) -> str:
     return hashlib.sha256(json.dumps(identity(study), sort_keys=True).encode()).hexdigest()
 
 
-def prompts_digest(study: Study) -> str:
+def prompts_digest(scaffold: Scaffold) -> str:
     """Digest of the prompts and tool schema as they would be sent for a fixed task."""
     probe = Task(instance_id="-", repo="-", base_commit="-", problem_statement="-")
-    messages = [dict(message) for message in opening(probe, study.dialect)]
-    return hashlib.sha256(json.dumps([messages, BASH_TOOL], sort_keys=True).encode()).hexdigest()
+    sent = [[dict(message) for message in scaffold.opening(probe)], list(scaffold.tools()), dict(scaffold.facts())]
+    return hashlib.sha256(json.dumps(sent, sort_keys=True).encode()).hexdigest()
 
 
 def tasks_digest(tasks: Sequence[Task]) -> dict[str, str]:
@@ -37,14 +37,15 @@ def tasks_digest(tasks: Sequence[Task]) -> dict[str, str]:
     return {task.instance_id: hashlib.sha256(task.model_dump_json().encode()).hexdigest() for task in tasks}
 
 
-def new_manifest(study: Study, tasks: Sequence[Task]) -> dict[str, Any]:
+def new_manifest(study: Study, scaffold: Scaffold, tasks: Sequence[Task]) -> dict[str, Any]:
     """The part that every session of a run shares."""
     return {
         "schema": SCHEMA_VERSION,
         "study": study.name,
         "directions": list(study.directions),
         "study_digest": study_digest(study),
-        "prompts_digest": prompts_digest(study),
+        "scaffold": dict(scaffold.facts()),
+        "prompts_digest": prompts_digest(scaffold),
         "tasks": tasks_digest(tasks),
         "sessions": [],
     }

@@ -1,19 +1,20 @@
-"""History to messages, completion to reply: the only place that knows the wire format.
+"""Our own scaffold: history to messages, completion to reply.
 
 Two dialects. `tool_call`: one tool `bash`, one or more calls a turn. `text`: exactly one fenced bash block.
 A reply that cannot be read is a format error: it stays in the history as it was (with its arguments made valid
 JSON where a server's template would choke on them) and is answered with what was wrong.
 """
 
+import hashlib
 import json
 import re
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from harness.model.protocol import Completion, Message
 from harness.record import Action, Exit, Observation, Reply, Step, Task, ToolCall, clean_text
+from harness.scaffold.protocol import Dialect, Scaffold
 
-Dialect = Literal["tool_call", "text"]
 SUBMIT_WORD = "FORKROLL_SUBMIT"
 SHOWN_CHARACTERS = 10_000
 """Longer output is shown to the model as its first and last half of this many characters."""
@@ -134,25 +135,80 @@ def _answers(step: Step, dialect: Dialect) -> list[Message]:
     return [{"role": "user", "content": "\n\n".join(texts)}]
 
 
-class Conversation:
-    """The message list of one rollout, grown step by step so that its cost per step stays flat."""
+class OwnScaffold:
+    """The scaffold `forkroll`."""
 
-    def __init__(self, task: Task, dialect: Dialect) -> None:
-        self._task, self._dialect = task, dialect
+    name = "forkroll"
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect: Dialect = dialect
+        self.environment: Mapping[str, str] = {}
+
+    def facts(self) -> Mapping[str, object]:
+        """Nothing beyond the dialect: the prompts are ours, and `prompts_digest` names them."""
+        return {"name": self.name, "dialect": self.dialect}
+
+    def tools(self) -> Sequence[Mapping[str, Any]]:
+        """The tool `bash`, or none."""
+        return tools(self.dialect)
+
+    def opening(self, task: Task) -> Sequence[Message]:
+        """System message and task."""
+        return opening(task, self.dialect)
+
+    def parse(self, completion: Completion) -> Reply:
+        """Read calls, or the one block."""
+        return parse(completion, self.dialect)
+
+    def observe(self, observation: Observation, *, timeout_s: float) -> Observation:
+        """Long output is cut in the middle."""
+        return with_shown(observation)
+
+    def step_messages(self, step: Step) -> Sequence[Message]:
+        """The reply as it was, and what answers it."""
+        return step_messages(step, self.dialect)
+
+    def submission_of(self, observation: Observation) -> str | None:
+        """What was printed after the submit word, which stands alone on the first line of a successful command."""
+        if observation.ended is not Exit.EXITED or observation.exit_code != 0:
+            return None
+        first, _, rest = observation.output.partition(b"\n")
+        return rest.decode("utf-8", "replace") if first.strip() == SUBMIT_WORD.encode() else None
+
+
+class Conversation:
+    """The message list of one rollout and its digest, grown step by step so that the cost per step stays flat."""
+
+    def __init__(self, task: Task, scaffold: Scaffold, opening: Sequence[Message] | None = None) -> None:
+        """`opening` stands for the scaffold's own where a rollout was imported with another."""
+        self._task, self._scaffold, self._opening = task, scaffold, opening
         self._steps: list[Step] = []
-        self.messages: list[Message] = opening(task, dialect)
+        self._total = hashlib.sha256()
+        self.messages: list[Message] = []
+        self._add(scaffold.opening(task) if opening is None else opening)
 
     def follow(self, task: Task, history: Sequence[Step]) -> Sequence[Message]:
         """The messages for `history`; steps already followed are not rendered again."""
         known = len(self._steps)
         extends = known <= len(history) and (not known or self._steps[-1] is history[known - 1])
         if task is not self._task or not extends:
-            self.__init__(task, self._dialect)  # type: ignore[misc]
+            self.__init__(task, self._scaffold, self._opening)  # type: ignore[misc]
             known = 0
         for step in history[known:]:
-            self.messages += step_messages(step, self._dialect)
+            self._add(self._scaffold.step_messages(step) if step.messages is None else step.messages)
             self._steps.append(step)
         return self.messages
+
+    def _add(self, messages: Sequence[Message]) -> None:
+        self.messages += messages
+        for message in messages:
+            self._total.update(json.dumps(message, sort_keys=True, separators=(",", ":")).encode() + b"\n")
+
+    def request_digest(self, *also: Any) -> str:
+        """Of the messages so far and whatever else a request is made of."""
+        total = self._total.copy()
+        total.update(json.dumps(also, sort_keys=True, separators=(",", ":")).encode())
+        return total.hexdigest()
 
 
 def parse(completion: Completion, dialect: Dialect) -> Reply:
@@ -217,13 +273,13 @@ def _action_logprob(completion: Completion, dialect: Dialect) -> float | None:
 
     None unless every token's bytes and log-probability are known and a token starts exactly at the marker.
     """
-    if completion.tokens is None or completion.token_bytes is None:
+    if completion.tokens is None or completion.tokens.pieces is None:
         return None
-    start = b"".join(completion.token_bytes).find(_MARKERS[dialect])
+    start = b"".join(completion.tokens.pieces).find(_MARKERS[dialect])
     if start < 0:
         return None
     position, total = 0, 0.0
-    for piece, logprob in zip(completion.token_bytes, completion.tokens.logprobs, strict=True):
+    for piece, logprob in zip(completion.tokens.pieces, completion.tokens.logprobs, strict=True):
         if position < start < position + len(piece):
             return None
         if position >= start:

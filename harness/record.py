@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, TypeAdapter
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 _BASE64 = "base64:"
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -134,6 +134,8 @@ class Tokens(Record):
     """None where the server gives no ids."""
     logprobs: tuple[float | None, ...]
     """Natural logarithms at temperature 1; None where the server gave a sentinel instead of a number."""
+    pieces: tuple[Raw, ...] | None = None
+    """The bytes of each token: joined, they are the completion before any parsing. None where the server gives none."""
 
 
 class Reply(Record):
@@ -170,6 +172,8 @@ class Circumstances(Record):
     """Requests of this run that were in flight when this one was sent, itself included."""
     server_epoch: str | None = None
     """Names one start of the server; None: it does not say."""
+    prompt_digest: str | None = None
+    """Of the prompt's token ids, as the server's chat template made them; None where the server does not give them."""
     transport_retries: int = 0
     snapshot: str | None = None
     """Content address of the snapshot taken after the step; None when none was taken. See `snapshots`."""
@@ -188,6 +192,10 @@ class Step(Record):
     reply: Reply
     observations: tuple[Observation, ...]
     """One an action, in order; fewer when a submission ended the turn."""
+    request_digest: str | None = None
+    """Of the messages, tools and sampling that were sent; None for an imported step, whose request is not known."""
+    messages: tuple[dict[str, Any], ...] | None = None
+    """What an imported step added to the conversation, verbatim; None: the scaffold renders it."""
     state_digest: str | None
     """Of the working tree after the step; None when the sandbox cannot say."""
     processes: tuple[str, ...] | None = None
@@ -269,6 +277,8 @@ class Trajectory(Record):
     sandbox: str
     start_digest: str | None
     """Of the working tree before step 1."""
+    opening: tuple[dict[str, Any], ...] | None = None
+    """The first messages of an imported rollout, verbatim; None: the scaffold's own."""
     steps: tuple[Step, ...]
     ending: Ending
     provenance: Provenance

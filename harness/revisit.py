@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.assemble import open_models, open_provider, open_tasks, select_tasks, stage_of
-from harness.branch import BaseCell, BranchCell, Stage
+from harness.assemble import open_models, open_provider, open_scaffold, open_tasks, select_tasks, stage_of
+from harness.branch import BaseCell, BranchCell, Stage, with_environment
 from harness.errors import UsageError
 from harness.fork import re_execute, start_of
 from harness.journal import Records
@@ -70,10 +70,11 @@ def shell(folder: Path, name: str, *, allow_unsandboxed: bool, say: Say) -> int:
     place = find_place(name, opened.records)
     tasks = open_tasks(opened.study.tasks.set)
     task = _task(place.record.task_id, opened)
+    image = with_environment(tasks.image(task), open_scaffold(opened.study).environment)
     scratch = folder.absolute() / "sandboxes"
     with (
         open_provider(opened.study, scratch, allow_unsandboxed=allow_unsandboxed) as sandboxes,
-        sandboxes.provider.start(tasks.image(task)) as sandbox,
+        sandboxes.provider.start(image) as sandbox,
     ):
         check = re_execute(place.path, place.step, sandbox, opened.study.limits.action_seconds)
         say(f"{place.record.id} before step {place.step} · {fidelity(check)} · `exit` removes this sandbox")
@@ -113,7 +114,7 @@ def rerun(folder: Path, cell_id: str, *, keep_sandbox: bool, allow_unsandboxed: 
         open_models(opened.study) as models,
     ):
         stage = stage_of(opened.study, tasks, sandboxes.provider, models.clients)
-        with stage.provider.start(tasks.image(cell.task)) as sandbox:
+        with stage.provider.start(stage.image(cell.task)) as sandbox:
             done = _roll(cell, stage, sandbox, say)
             patch = sandbox.working_diff(cell.task.base_commit)
             if keep_sandbox:

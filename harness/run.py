@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.assemble import OpenProvider, open_models, open_provider, open_tasks, select_tasks, stage_of
+from harness.assemble import OpenProvider, open_models, open_provider, open_scaffold, open_tasks, select_tasks, stage_of
 from harness.clean import clean
 from harness.config import Study, identity, load_study, to_yaml
 from harness.errors import JournalError
@@ -95,9 +95,9 @@ def _session(
     ):
         for note in sandboxes.degraded:
             say(f"note: {note}")
-        manifest = place.manifest() if place.exists() else new_manifest(study, chosen)
+        manifest = place.manifest() if place.exists() else new_manifest(study, open_scaffold(study), chosen)
         manifest["sessions"].append(session(sandboxes.provider.name, sandboxes.degraded, models.facts))
-        manifest["tasks"] |= new_manifest(study, chosen)["tasks"]
+        manifest["tasks"] |= new_manifest(study, open_scaffold(study), chosen)["tasks"]
         journal.start_session(to_yaml(study), manifest)
         for name in place.records().torn:
             say(f"note: the last line of records/{name} was torn by a kill; its cell is run again")
@@ -157,7 +157,7 @@ def _differences(study: Study, tasks: Sequence[Task], place: RunFolder) -> list[
         for key in sorted(before.keys() | now.keys())
         if before.get(key) != now.get(key) and not _extends(key, before.get(key), now.get(key))
     ]
-    manifest, fresh = place.manifest(), new_manifest(study, tasks)
+    manifest, fresh = place.manifest(), new_manifest(study, open_scaffold(study), tasks)
     if manifest["prompts_digest"] != fresh["prompts_digest"]:
         found.append("the prompts were changed since")
     changed = [name for name, value in fresh["tasks"].items() if manifest["tasks"].get(name, value) != value]

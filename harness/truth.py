@@ -17,11 +17,12 @@ from harness.loop import NOTHING_YET, Start, rollout, spend
 from harness.model.protocol import Sampling
 from harness.model.simulated.client import SimulatedClient
 from harness.model.simulated.menu import VERSIONS, edit_command, menu_of
-from harness.prompting import Dialect
+from harness.prompting import OwnScaffold
 from harness.record import Step, Stop, Task, commands, seed_for
 from harness.routing import Always
 from harness.sandbox.protocol import SandboxProvider
 from harness.sandbox.recorded import Table, TableSandbox, record
+from harness.scaffold.protocol import Dialect
 from harness.tasks.pocket import Pocket, pocket_tasks
 
 STUDY_CALLS = 30
@@ -80,7 +81,7 @@ class World:
         sandbox = TableSandbox(self.table)
         for command in commands(start.history):
             sandbox.act(command, timeout_s=1.0)
-        agents = {agent: ModelAgent(self.clients[agent], self.dialect, self.sampling)}
+        agents = {agent: ModelAgent(self.clients[agent], OwnScaffold(self.dialect), self.sampling)}
         done = rollout(self.task, Always(agent), agents, sandbox, limits=self.limits, seed=seed, start=start)
         return Rolled(done.steps, done.stop, sandbox.state == "right")
 

@@ -30,7 +30,7 @@ from harness.loop import Continuation, rollout
 from harness.model.openai import OpenAIClient
 from harness.model.protocol import Completion, Message, ModelClient, Sampling
 from harness.model.scripted import ScriptedClient
-from harness.prompting import SHOWN_CHARACTERS, SUBMIT_WORD
+from harness.prompting import SHOWN_CHARACTERS, SUBMIT_WORD, OwnScaffold
 from harness.record import Exit, Observation, Provenance, Stop, Task, Trajectory, clean_text
 from harness.routing import Always
 from harness.sandbox.docker import available as docker_available
@@ -128,7 +128,7 @@ class Listening:
 
 def roll(client: ModelClient, world: World, calls: int, action_seconds: float = 5.0) -> Continuation:
     limits = LimitsSection(calls=calls, action_seconds=action_seconds)
-    agents = {"a": ModelAgent(client, "tool_call", Sampling())}
+    agents = {"a": ModelAgent(client, OwnScaffold("tool_call"), Sampling())}
     return rollout(TASK, Always("a"), agents, world.box, limits=limits, seed=1)
 
 

@@ -17,6 +17,7 @@ from harness.journal import Journal, RunFolder
 from harness.manifest import new_manifest
 from harness.model.protocol import ModelClient, Sampling
 from harness.model.scripted import ScriptedClient
+from harness.prompting import OwnScaffold
 from harness.record import Branch, Task, canonical_json
 from harness.sandbox.local import LocalProvider
 from harness.sandbox.namespace import NamespaceProvider, available
@@ -77,7 +78,7 @@ def go(tmp_path: Path, pocket: Pocket, tasks: list[Task], provider: SandboxProvi
         made = clients or {name: ScriptedClient(model.commands) for name, model in wanted.models.items()}  # type: ignore[union-attr]
 
         def agents() -> Mapping[str, Agent]:
-            return {name: ModelAgent(client, wanted.dialect, Sampling()) for name, client in made.items()}
+            return {name: ModelAgent(client, OwnScaffold(wanted.dialect), Sampling()) for name, client in made.items()}
 
         folder = RunFolder(tmp_path / name)
         with Journal(folder) as journal:

@@ -14,11 +14,12 @@ from harness.errors import ModelError
 from harness.loop import NOTHING_YET, Continuation, Start, limit_reached, rollout, spend
 from harness.model.protocol import Completion, Message, ModelClient, Sampling
 from harness.model.scripted import ScriptedClient
-from harness.prompting import SUBMIT_WORD, Dialect
+from harness.prompting import SUBMIT_WORD, OwnScaffold
 from harness.record import Exit, Spent, Step, Stop, Task, ToolCall, Usage
 from harness.routing import Always, RoutingPolicy, SwitchAt
 from harness.sandbox.local import LocalProvider
 from harness.sandbox.protocol import Image, Sandbox, SandboxLimits
+from harness.scaffold.protocol import Dialect
 
 TASK = Task(instance_id="t", repo="r", base_commit="HEAD", problem_statement="It breaks.")
 SUBMIT = f"echo {SUBMIT_WORD}"
@@ -81,7 +82,9 @@ def roll(
     others: dict[str, ModelClient] | None = None,
     **more: Any,
 ) -> Continuation:
-    agents = {name: ModelAgent(c, dialect, Sampling()) for name, c in {"a": client, **(others or {})}.items()}
+    agents = {
+        name: ModelAgent(c, OwnScaffold(dialect), Sampling()) for name, c in {"a": client, **(others or {})}.items()
+    }
     made = limits or LimitsSection(calls=10, action_seconds=5)
     return rollout(TASK, policy or Always("a"), agents, sandbox, limits=made, seed=1, **more)
 

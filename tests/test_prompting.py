@@ -11,7 +11,7 @@ from harness.model.protocol import Completion
 from harness.prompting import (
     SHOWN_CHARACTERS,
     Conversation,
-    Dialect,
+    OwnScaffold,
     opening,
     parse,
     shown,
@@ -19,6 +19,7 @@ from harness.prompting import (
     with_shown,
 )
 from harness.record import Circumstances, Exit, Observation, Reply, Step, Task, Tokens, ToolCall, Usage
+from harness.scaffold.protocol import Dialect
 
 TASK = Task(instance_id="t", repo="r", base_commit="c", problem_statement="It breaks.\n")
 
@@ -120,12 +121,12 @@ def test_a_bad_reply_and_its_error_both_stay_in_the_conversation(dialect: Dialec
 @given(st.lists(st.sampled_from(["ls", "pwd", ""]), max_size=6), st.sampled_from(["tool_call", "text"]))
 def test_a_conversation_grown_step_by_step_equals_one_built_at_once(commands: list[str], dialect: Dialect) -> None:
     history: list[Step] = []
-    grown = Conversation(TASK, dialect)
+    grown = Conversation(TASK, OwnScaffold(dialect))
     for number, command in enumerate(commands, 1):
         made = completion("n", bash(command)) if dialect == "tool_call" else completion(f"```bash\n{command}\n```")
         history.append(step(number, parse(made, dialect), b"out\n"))
         grown.follow(TASK, history)
-    assert list(Conversation(TASK, dialect).follow(TASK, history)) == list(
+    assert list(Conversation(TASK, OwnScaffold(dialect)).follow(TASK, history)) == list(
         grown.messages if history else opening(TASK, dialect)
     )
 
@@ -133,9 +134,11 @@ def test_a_conversation_grown_step_by_step_equals_one_built_at_once(commands: li
 def test_a_conversation_that_is_given_another_history_starts_anew() -> None:
     one = [step(1, parse(completion("", bash("ls")), "tool_call"), b"1")]
     other = [step(1, parse(completion("", bash("pwd")), "tool_call"), b"2")]
-    conversation = Conversation(TASK, "tool_call")
+    conversation = Conversation(TASK, OwnScaffold("tool_call"))
     conversation.follow(TASK, one)
-    assert list(conversation.follow(TASK, other)) == list(Conversation(TASK, "tool_call").follow(TASK, other))
+    assert list(conversation.follow(TASK, other)) == list(
+        Conversation(TASK, OwnScaffold("tool_call")).follow(TASK, other)
+    )
 
 
 @given(st.binary(max_size=300))
@@ -164,8 +167,8 @@ def test_a_time_limit_is_told() -> None:
 
 
 def scored(pieces: list[bytes], logprobs: list[float | None]) -> Completion:
-    tokens = Tokens(ids=None, logprobs=tuple(logprobs))
-    return completion("", bash("ls"), tokens=tokens, token_bytes=tuple(pieces))
+    tokens = Tokens(ids=None, logprobs=tuple(logprobs), pieces=tuple(pieces))
+    return completion("", bash("ls"), tokens=tokens)
 
 
 def test_action_logprob_is_the_sum_from_the_marker_on() -> None:

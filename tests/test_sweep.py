@@ -14,7 +14,7 @@ from harness.errors import ModelError
 from harness.journal import Journal, RunFolder
 from harness.model.protocol import Completion, Message, ModelClient, Sampling
 from harness.model.scripted import ScriptedClient
-from harness.prompting import SUBMIT_WORD
+from harness.prompting import SUBMIT_WORD, OwnScaffold
 from harness.record import Stop, Task
 from harness.sandbox.local import LocalProvider
 from harness.sandbox.protocol import SandboxLimits
@@ -90,7 +90,7 @@ def sweep(tmp_path: Path, pocket: Pocket, tasks: list[Task]) -> Iterator[Sweep]:
         made = clients or {"a": ScriptedClient(ONE), "b": ScriptedClient(OTHER)}
 
         def new_agents() -> Mapping[str, Agent]:
-            return {name: ModelAgent(client, study.dialect, Sampling()) for name, client in made.items()}
+            return {name: ModelAgent(client, OwnScaffold(study.dialect), Sampling()) for name, client in made.items()}
 
         folder = RunFolder(tmp_path / "run")
         with Journal(folder) as journal:

@@ -13,6 +13,7 @@ from harness.model.protocol import Sampling
 from harness.model.simulated.client import SimulatedClient
 from harness.model.simulated.menu import edit_command
 from harness.model.simulated.profiles import PROFILES
+from harness.prompting import OwnScaffold
 from harness.record import Step, Stop, commands, seed_for
 from harness.routing import Always
 from harness.sandbox.local import LocalProvider
@@ -79,7 +80,9 @@ def test_a_table_says_what_a_live_sandbox_says(provider: LocalProvider, cache: P
     tasks = Pocket(cache)
     for seed, (name, world) in enumerate(worlds.items()):
         with provider.start(tasks.image(world.task)) as live:
-            agents = {"small": ModelAgent(world.clients["small"], world.dialect, Sampling(temperature=1.0))}
+            agents = {
+                "small": ModelAgent(world.clients["small"], OwnScaffold(world.dialect), Sampling(temperature=1.0))
+            }
             done = rollout(world.task, Always("small"), agents, live, limits=world.limits, seed=seed)
             diff = live.working_diff(world.task.base_commit)
         sandbox = TableSandbox(world.table)

@@ -5,6 +5,7 @@ permanent (ModelError, at once); passing (waited out, honouring Retry-After, a b
 (asked again, fewer times). A reply that was cut off in transit is thrown away whole and asked again.
 """
 
+import hashlib
 import math
 import re
 import threading
@@ -221,7 +222,7 @@ def _read_completion(answer: Mapping[str, Any], flying: int, retries: int) -> Co
         model=clean_text(str(answer.get("model", ""))),
         reasoning=_optional_text(message.get("reasoning_content") or message.get("reasoning")),
         tokens=None if content is None else _read_tokens(content, choice.get("token_ids")),
-        token_bytes=None if content is None else _read_token_bytes(content),
+        prompt_digest=_digest_of_ids(answer.get("prompt_token_ids") or choice.get("prompt_token_ids")),
         propensity=(choice.get("forkroll") or {}).get("propensity"),
         cached_prompt_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
         server_epoch=_optional_text(answer.get("system_fingerprint")),
@@ -276,12 +277,17 @@ def _read_tokens(content: Sequence[Mapping[str, Any]], ids: Sequence[int] | None
     logprobs = tuple(as_logprob(entry.get("logprob")) for entry in content)
     # Ids are kept only when they align one to one: an end-of-text id without a score would shift them.
     aligned = ids is not None and len(ids) == len(logprobs)
-    return Tokens(ids=tuple(ids) if ids is not None and aligned else None, logprobs=logprobs)
+    kept = tuple(ids) if ids is not None and aligned else None
+    return Tokens(ids=kept, logprobs=logprobs, pieces=_read_pieces(content))
 
 
-def _read_token_bytes(content: Sequence[Mapping[str, Any]]) -> tuple[bytes, ...] | None:
+def _read_pieces(content: Sequence[Mapping[str, Any]]) -> tuple[bytes, ...] | None:
     pieces = [entry.get("bytes") for entry in content]
     return None if any(piece is None for piece in pieces) else tuple(bytes(piece) for piece in pieces if piece)
+
+
+def _digest_of_ids(ids: Sequence[int] | None) -> str | None:
+    return None if ids is None else hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()
 
 
 def _sum_scores(scores: Sequence[Any], prompt: Sequence[int], count: int) -> float | None:

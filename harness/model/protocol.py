@@ -33,8 +33,8 @@ class Completion:
     model: str
     reasoning: str | None = None
     tokens: Tokens | None = None
-    token_bytes: tuple[bytes, ...] | None = None
-    """The bytes of each generated token, aligned with `tokens`; None where the server gives none."""
+    prompt_digest: str | None = None
+    """Of the prompt's token ids; None where the server does not give them."""
     propensity: float | None = None
     cached_prompt_tokens: int | None = None
     server_epoch: str | None = None

@@ -28,6 +28,7 @@ from harness.fork import re_execute
 from harness.loop import rollout
 from harness.model.protocol import Sampling
 from harness.model.scripted import ScriptedClient
+from harness.prompting import OwnScaffold
 from harness.record import Ending, Outcome, Provenance, Task, Trajectory
 from harness.routing import Always
 from harness.sandbox.protocol import Image, SandboxProvider
@@ -55,7 +56,7 @@ def base_of(provider: SandboxProvider, image: Image, commands: list[str], snapsh
     """A recorded rollout of `commands`; with `snapshot`, an archive of the state at its end."""
     with provider.start(image) as box:
         start = box.digest()
-        agents = {"a": ModelAgent(ScriptedClient(commands), "tool_call", Sampling())}
+        agents = {"a": ModelAgent(ScriptedClient(commands), OwnScaffold("tool_call"), Sampling())}
         done = rollout(_TASK, Always("a"), agents, box, limits=LimitsSection(calls=len(commands)), seed=1)
         if snapshot is not None and not box.snapshot(snapshot):
             raise NoSnapshot

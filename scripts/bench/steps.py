@@ -24,6 +24,7 @@ from harness.config import LimitsSection
 from harness.journal import Journal, RunFolder
 from harness.loop import rollout
 from harness.model.protocol import Completion, Message, Sampling
+from harness.prompting import OwnScaffold
 from harness.record import Ending, Outcome, Provenance, Task, ToolCall, Trajectory, Usage
 from harness.routing import Always
 from harness.sandbox.local import LocalProvider
@@ -76,7 +77,7 @@ def forkroll_curve(work: Path, steps: int) -> tuple[Curve, Meter, float]:
     local = LocalProvider(limits=SandboxLimits(), scratch=work / "scratch")
     at: list[float] = []
     with MeteredProvider(local, meter).start(tasks.image(task)) as sandbox, Journal(RunFolder(work / "run")) as journal:
-        agents = {"a": ModelAgent(MeteredClient(Instant(), meter), "tool_call", Sampling())}
+        agents = {"a": ModelAgent(MeteredClient(Instant(), meter), OwnScaffold("tool_call"), Sampling())}
         skipped = meter.total()
         start = time.thread_time()
         with journal.steps_of("bench") as log:

@@ -18,8 +18,9 @@ from harness.model.simulated.menu import Menu, edit_command, menu_of, pocket_men
 from harness.model.simulated.noise import KINDS, Noise, gumbel
 from harness.model.simulated.profiles import PROFILES, profile
 from harness.model.simulated.wire import turns_of
-from harness.prompting import Dialect, opening, parse, tools
+from harness.prompting import opening, parse, tools
 from harness.record import Task
+from harness.scaffold.protocol import Dialect
 from harness.tasks.pocket import pocket_tasks
 
 POCKET = pocket_tasks()
@@ -107,8 +108,8 @@ def test_the_stated_log_probability_is_that_of_the_entry_and_of_scoring(name: st
         assert reply.logprob is not None
         assert done.propensity is not None
         assert reply.logprob == pytest.approx(math.log(done.propensity), abs=1e-11)
-        assert done.token_bytes is not None
-        raw = b"".join(done.token_bytes).decode()
+        assert done.tokens is not None and done.tokens.pieces is not None
+        raw = b"".join(done.tokens.pieces).decode()
         note, marker, rest = raw.partition("<tool_call>" if dialect == "tool_call" else "```bash\n")
         scored = client.score(messages, note, marker + rest, tools=tools(dialect))
         assert scored == pytest.approx(reply.logprob, abs=1e-12)

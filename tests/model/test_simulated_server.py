@@ -22,8 +22,9 @@ from harness.model.simulated.client import SimulatedClient
 from harness.model.simulated.process import SimulatedServer
 from harness.model.simulated.profiles import PROFILES
 from harness.model.simulated.server import Options, make, parse_options, parse_settings
-from harness.prompting import Dialect, opening, parse, tools
+from harness.prompting import opening, parse, tools
 from harness.record import Task
+from harness.scaffold.protocol import Dialect
 from harness.tasks.pocket import pocket_tasks
 
 FACTS = next(iter(pocket_tasks().values())).facts
@@ -108,8 +109,8 @@ def test_scoring_over_the_wire_agrees_with_sampling(server: SimulatedServer, dia
     for seed in range(12):
         done = client.complete(messages, tools=tools(dialect), sampling=FULL, seed=seed)
         reply = parse(done, dialect)
-        if reply.logprob is not None and done.token_bytes is not None:
-            raw_text = b"".join(done.token_bytes).decode()
+        if reply.logprob is not None and done.tokens is not None and done.tokens.pieces is not None:
+            raw_text = b"".join(done.tokens.pieces).decode()
             note, marker, rest = raw_text.partition("<tool_call>" if dialect == "tool_call" else "```bash\n")
             got = client.score(messages, note, marker + rest, tools=tools(dialect))
             assert got == pytest.approx(reply.logprob, abs=1e-12)

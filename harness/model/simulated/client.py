@@ -46,7 +46,11 @@ class SimulatedClient:
         parts = parts_of(generated, with_tools=with_tools)
         tokens = None
         if generated.logprobs is not None:
-            tokens = Tokens(ids=tuple(generated.ids), logprobs=tuple(finite(value) for value in generated.logprobs))
+            tokens = Tokens(
+                ids=tuple(generated.ids),
+                logprobs=tuple(finite(value) for value in generated.logprobs),
+                pieces=generated.chunks,
+            )
         return Completion(
             text=parts.content,
             tool_calls=parts.tool_calls,
@@ -54,7 +58,6 @@ class SimulatedClient:
             usage=Usage(input_tokens=generated.prompt_tokens, output_tokens=len(generated.chunks)),
             model=self.engine.profile.name,
             tokens=tokens,
-            token_bytes=generated.chunks if tokens else None,
             propensity=generated.propensity,
             cached_prompt_tokens=generated.cached_tokens,
             server_epoch=self.engine.fingerprint,

@@ -1,0 +1,1 @@
+"""Scaffolds. `protocol` is the contract; every other module meets it, and so does `harness.prompting`, our own."""
