@@ -405,6 +405,7 @@ def test_a_closed_provider_has_no_containers(engine: Engine, image: Image, tmp_p
             assert box.digest_method in ("overlay", "inside")
             labels = next(one.labels for one in engine.labelled(["forkroll.run=closed"]) if one.id == container_of(box))
         assert labels["forkroll.pid"] == str(os.getpid())
+        assert labels["forkroll.image"] == image.name
     assert engine.labelled(["forkroll.run=closed"]) == []
     assert list(tmp_path.iterdir()) == []
 

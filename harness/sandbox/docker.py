@@ -156,6 +156,7 @@ class DockerProvider(LiveProvider):
         reachable = [f"{INSIDE}/{name}" for name in objects] or [f"{image.cwd}/.git/objects"]
         (folder / "git" / "objects" / "info" / "alternates").write_text("".join(f"{place}\n" for place in reachable))
         recipe = Recipe(
+            name=image.name,
             image=facts.id,
             cwd=image.cwd,
             env=environment_of(image, path=DEFAULT_PATH, home=user.home, more=facts.env),
