@@ -259,8 +259,14 @@ def _find(source: str) -> Path:
     for path in (Path(source), named):
         if path.is_file():
             return path
-    known = sorted(path.stem for path in bundled("configs").glob("*.yaml"))
-    raise ConfigError(f"no study file {source!r}; bundled studies: {', '.join(known)}")
+    raise ConfigError(f"no study file {source!r}; bundled studies: {', '.join(bundled_studies())}")
+
+
+def bundled_studies() -> list[str]:
+    """Names of the studies that ship."""
+    root = bundled("configs")
+    found = (path.relative_to(root).with_suffix("") for path in root.rglob("*.yaml"))
+    return sorted(path.as_posix() for path in found if path.parts[0] != "models")
 
 
 def _apply(content: dict[str, Any], override: str) -> None:
