@@ -116,6 +116,9 @@ class Observation(Record):
     """Digest of the whole stream."""
     cut_at: int | None = None
     """Bytes of `output` that are head; the tail follows. None when nothing was cut."""
+    characters: int | None = None
+    """Of the whole stream as text: U+FFFD for what is not UTF-8, any line end one character. None: not counted, since
+    nothing was cut."""
     shown: str | None = None
     """What the model read, where it is not simply `output` as text (U+FFFD for bytes that are not UTF-8)."""
 
