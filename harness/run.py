@@ -114,7 +114,7 @@ def _session(
         open_models(study) as models,
         Journal(place) as journal,
     ):
-        departures = scaffold_notes(study)
+        departures = scaffold_notes(study, sandboxes.provider)
         for note in (*sandboxes.degraded, *departures):
             say(f"note: {note}")
         manifest = place.manifest() if place.exists() else new_manifest(study, open_scaffold(study), chosen)

@@ -9,8 +9,6 @@ import copy
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,30 +16,19 @@ import pytest
 
 from harness.errors import ContextOverflow
 from harness.model.protocol import Completion
-from harness.sandbox.live import LiveSandbox
 from harness.scaffold.mini_config import find
 from harness.scaffold.protocol import Dialect
+from tests.scaffold.sides import Messages, Outcome
 
 with tempfile.TemporaryDirectory() as nowhere, pytest.MonkeyPatch.context() as variables:
     variables.setenv("MSWEA_SILENT_STARTUP", "1")
     variables.setenv("MSWEA_GLOBAL_CONFIG_DIR", nowhere)
-    pytest.importorskip("minisweagent", reason="mini-swe-agent is not installed: scripts/setup dev")
+    pytest.importorskip(
+        "minisweagent.models.utils.actions_toolcall", reason="mini-swe-agent 2 is not here: scripts/setup dev"
+    )
     from minisweagent.agents.default import DefaultAgent
     from minisweagent.environments.docker import DockerEnvironment
     from minisweagent.models.utils import actions_text, actions_toolcall
-
-Messages = list[dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a rollout comes to, in mini-SWE-agent's terms."""
-
-    asked: list[Messages]
-    """The messages that the model was sent, call by call."""
-    status: str
-    submission: str
-    calls: int
 
 
 class ContextWindowExceededError(Exception):
@@ -67,7 +54,8 @@ class Player:
 
     def query(self, messages: Messages) -> dict[str, Any]:
         # What LitellmModel hands on: everything but `extra`.
-        self.asked.append([{key: copy.deepcopy(held) for key, held in m.items() if key != "extra"} for m in messages])
+        shown = [{key: held for key, held in message.items() if key != "extra"} for message in messages]
+        self.asked.append(copy.deepcopy(shown))
         answer = self._completions[min(len(self.asked), len(self._completions)) - 1]
         if isinstance(answer, ContextOverflow):
             raise ContextWindowExceededError(str(answer))
@@ -145,41 +133,10 @@ def play(
     return Outcome(model.asked, ended["exit_status"], ended["submission"], agent.n_calls)
 
 
-_DOCKER = r"""#!/bin/bash
-# `docker` as far as DockerEnvironment uses it: `exec` goes through the door that lies beside this file.
-[ "$1" = run ] && { echo sandbox; exit; }
-[ "$1" = exec ] || exit 0
-shift
-variables=()
-while :; do
-  case $1 in
-    -w) shift 2 ;;
-    -e) variables+=("$2"); shift 2 ;;
-    *) break ;;
-  esac
-done
-shift
-mapfile -d '' -t door <"$0.door"
-exec 3>&2 2>/dev/null # bash says there what killed a process
-"${door[@]}" "${variables[@]}" "$@" bash </dev/null 2>&3 3>&-
-exit $?
-"""
-
-
-def door_into(sandbox: LiveSandbox, folder: Path) -> str:
-    """A program `docker` whose `exec` runs what it is given in `sandbox`, where `docker exec` would: in a process of
-    its own, with the environment of actions, nothing to read, and death by a signal told as 128 + its number."""
-    program = folder / "docker"
-    program.write_text(_DOCKER)
-    program.chmod(0o755)
-    Path(f"{program}.door").write_text("".join(f"{word}\0" for word in sandbox.shell_argv()))
-    return str(program)
-
-
-def environment_in(config: Mapping[str, Any], image: str, program: str, timeout: int) -> DockerEnvironment:
+def environment_in(config: Mapping[str, Any], image: str, program: str) -> DockerEnvironment:
     """mini-SWE-agent's environment, started."""
     known = {key: held for key, held in config["environment"].items() if key != "environment_class"}
-    return DockerEnvironment(**{**known, "image": image, "executable": program, "timeout": timeout})
+    return DockerEnvironment(**{**known, "image": image, "executable": program})
 
 
 DOCKER = shutil.which("docker")

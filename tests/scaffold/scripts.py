@@ -4,7 +4,7 @@ import ast
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.errors import ContextOverflow
@@ -17,8 +17,11 @@ SUBMIT = f"echo {SUBMIT_WORD}"
 FENCES = {
     "swebench_backticks": "```mswea_bash_command\n{}\n```",
     "swebench_xml": "<mswea_bash_command>{}</mswea_bash_command>",
+    "first": "```bash\n{}\n```",
 }
-CONFIGS = ("swebench", *FENCES)
+"""How an action is written in text; `first`: by the first generation."""
+TEXT = ("swebench_backticks", "swebench_xml")
+CONFIGS = ("swebench", *TEXT)
 
 
 ARGV = re.compile(r"Command '(\[.*?\])' timed out after", re.DOTALL)
@@ -54,11 +57,18 @@ class Script:
     """Of a configuration's name."""
     configs: Sequence[str] = CONFIGS
     step_limit: int = 12
+    timeout: int = 60
+    """Of an action, in seconds."""
 
 
 def commands(*lines: str, configs: Sequence[str] = CONFIGS) -> Script:
     """Says each line, then submits."""
     return Script(lambda config: [says(config, line) for line in (*lines, SUBMIT)], configs, len(lines) + 1)
+
+
+def too_slow(line: str, configs: Sequence[str] = ("swebench",)) -> Script:
+    """Says a line that does not end in time, then submits."""
+    return replace(commands(line, configs=configs), timeout=2)
 
 
 def unreadable(*turns: Turn) -> Script:
@@ -77,7 +87,7 @@ def unreadable_text(*texts: str, finish: str = "stop") -> Script:
         bad = [reply(text.replace("BLOCK", fence.format("echo x")), finish=finish) for text in texts]
         return [*(turn for one in bad for turn in (one, says(config, "echo and on"))), says(config, SUBMIT)]
 
-    return Script(all_turns, tuple(FENCES), 2 * len(texts) + 1)
+    return Script(all_turns, TEXT, 2 * len(texts) + 1)
 
 
 SCRIPTS: Mapping[str, Script] = {
@@ -103,9 +113,9 @@ SCRIPTS: Mapping[str, Script] = {
     "not text": commands(
         "printf '\\377\\376 ok \\303'", "printf '\\355\\240\\200'", "printf 'a\\0b'", "printf '\\033[1mx\\033[0m\\a'"
     ),
-    "time limit": commands("echo part; sleep 20 # 'quoted' \"twice\"", configs=("swebench", "swebench_backticks")),
-    "time limit, other line ends": commands("printf 'a\\rb\\r\\nc'; sleep 20", configs=("swebench",)),
-    "time limit after the word": commands(f"{SUBMIT}; sleep 20", configs=("swebench",)),
+    "time limit": too_slow("echo part; sleep 50 # 'quoted' \"twice\"", ("swebench", "swebench_backticks")),
+    "time limit, other line ends": too_slow("printf 'a\\rb\\r\\nc'; sleep 50"),
+    "time limit after the word": too_slow(f"{SUBMIT}; sleep 50"),
     "odd commands": commands("", "   echo spaced   ", "\n\necho lines\n\n", "echo 'é 🙂'", "echo " + "x" * 3000),
     # Our program `docker` waits for whoever holds the output, the real one does not.
     "something in the background": commands("sleep 9 & echo 1", "echo 2", configs=()),
@@ -170,7 +180,7 @@ SCRIPTS: Mapping[str, Script] = {
             reply(FENCES[config].format("echo 1"), reasoning="Because."),
             says(config, SUBMIT),
         ],
-        tuple(FENCES),
+        TEXT,
     ),
     "no block, two blocks": unreadable_text("Prose.", "", "BLOCK and BLOCK", "```bash\nls\n```", "```\nls\n```"),
     "cut in the block": unreadable_text("```mswea_bash_command\nec", "<mswea_bash_command>ec", finish="length"),

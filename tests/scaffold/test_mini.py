@@ -143,6 +143,22 @@ def test_a_turn_is_the_reply_and_an_answer_to_every_call() -> None:
     ]
 
 
+@pytest.mark.parametrize("scaffold", [second(), first()])
+def test_a_step_read_back_from_its_record_is_sent_as_it_was(scaffold: MiniScaffold) -> None:
+    kinds = (said("", bash("ls"), reasoning="Because."), said("```bash\nls\n```", reasoning="Because."), said("Prose."))
+    for completion in kinds:
+        turn = step(scaffold, completion, seen(b"\xff\r\n"))
+        again = Step.model_validate_json(turn.model_dump_json())
+        assert scaffold.step_messages(again) == scaffold.step_messages(turn)
+
+
+def test_reasoning_is_sent_back_by_generation_two_alone() -> None:
+    sent = second().step_messages(step(second(), said("", bash("ls"), reasoning="Because."), seen(b"")))
+    assert sent[0]["reasoning_content"] == "Because."
+    sent = first().step_messages(step(first(), said("```bash\nls\n```", reasoning="Because."), seen(b"")))
+    assert sent[0] == {"role": "assistant", "content": "```bash\nls\n```"}
+
+
 def test_an_unreadable_reply_is_recorded_and_not_shown() -> None:
     scaffold = second()
     turn = step(scaffold, said("Prose."))
@@ -243,8 +259,9 @@ def test_the_logprob_is_that_of_the_action() -> None:
     tokens = Tokens(ids=None, logprobs=(-9.0, -1.0, -2.0, -4.0, -8.0), pieces=pieces)
     text = b"".join(pieces).decode()
     assert second("text").parse(said(text, tokens=tokens)).logprob == -15.0
-    anything = second("text", model__action_regex="(?:a|b)(.*)c")
-    assert anything.parse(said(text, tokens=tokens)).logprob is None
+    for unclear in ("(?:a|b)(.*)c", "Think|`", "T?hink"):
+        anything = second("text", model__action_regex=unclear)
+        assert anything.parse(said(text, tokens=tokens)).logprob is None
 
 
 def test_case_022_a_broken_call_is_never_sent_back() -> None:
@@ -332,6 +349,9 @@ def test_notes_say_where_the_study_departs() -> None:
     assert note == "`limits.calls` is 50; that of ours, `agent.step_limit: 9` (0: none), is not in force"
     assert "money" in second(agent__cost_limit=3.0).notes(limits)[0]
     assert "BASH_ENV=/root/.bashrc" in second(environment__interpreter=["bash", "-lc"]).notes(limits)[0]
+    assert "`environment.envs`, which" in second(environment__envs={}).notes(limits)[0]
+    assert "no variable of this machine" in second(environment__forward_env=["HOME"]).notes(limits)[0]
+    assert "max_consecutive_format_errors: 0" in first().notes(limits)[1]
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,7 @@ def test_a_study_runs_forks_and_says_what_it_was(tmp_path: Path, capfd: pytest.C
     (base,), (branch,) = records.bases.values(), records.branches.values()
     for ended in (base.ending, branch.ending):
         assert (ended.stop, ended.submission) == (Stop.SUBMITTED, "patch\n")
+    assert branch.steps[0].request_digest == base.steps[1].request_digest
     assert branch.prefix.outputs_equal == branch.prefix.actions == 1
     first, second_step = base.steps[:2]
     assert str(first.observations[0].shown).startswith("rc 3\n1\n2\n")

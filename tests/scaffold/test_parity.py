@@ -4,8 +4,7 @@ Equal are: every message that the model was sent before every call, the exit sta
 calls; or else the script is in `DIFFERENCES`, with what differs and why. A listed difference that is gone fails too.
 """
 
-import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import cache
@@ -14,46 +13,29 @@ from typing import Any
 
 import pytest
 
-from harness.agent import ModelAgent
 from harness.branch import with_environment
 from harness.config import LimitsSection
-from harness.loop import Continuation, rollout
-from harness.model.protocol import Completion, Message, Sampling
-from harness.record import Task
-from harness.routing import Always
 from harness.sandbox import docker, namespace
 from harness.sandbox.docker import DockerOptions, DockerProvider
 from harness.sandbox.engine import Engine
 from harness.sandbox.namespace import NamespaceProvider
 from harness.sandbox.protocol import Image, Sandbox, SandboxLimits
-from harness.scaffold.exits import exit_status_of
-from harness.scaffold.mini import SUBMIT_WORD, MiniScaffold
+from harness.scaffold.mini import MiniScaffold
 from harness.scaffold.protocol import Dialect
-from tests.scaffold.mini_side import DOCKER, Outcome, configuration, door_into, environment_in, play
-from tests.scaffold.scripts import CONFIGS, IN_DOCKER, SCRIPTS, Script, Turn, command_alone
+from tests.scaffold.mini_side import DOCKER, configuration, environment_in, play
+from tests.scaffold.scripts import CONFIGS, IN_DOCKER, SCRIPTS, command_alone
+from tests.scaffold.sides import (
+    MORE_THAN_IS_KEPT,
+    TASK,
+    Difference,
+    door_into,
+    hold,
+    in_messages,
+    make_tree,
+    ours,
+)
 
-TASK = Task(instance_id="t", repo="r", base_commit="HEAD", problem_statement='It "breaks" & <fails>: {{ x }}\n\né\n')
-TIMEOUT = 1
 DIALECTS: Mapping[str, Dialect] = {"swebench": "tool_call", "swebench_backticks": "text", "swebench_xml": "text"}
-
-
-@dataclass(frozen=True)
-class Difference:
-    """What differs in one script, and how mini-SWE-agent's outcome would read if it did not."""
-
-    why: str
-    rewrite: Callable[[Outcome], Outcome]
-    """Makes ours of mini-SWE-agent's."""
-
-
-def in_messages(change: Callable[[str], str]) -> Callable[[Outcome], Outcome]:
-    """Changes the texts that are read as observations."""
-
-    def one(message: dict[str, Any]) -> dict[str, Any]:
-        observed = message["role"] in ("tool", "user")
-        return {**message, "content": change(message["content"])} if observed else message
-
-    return lambda outcome: replace(outcome, asked=[[one(message) for message in asked] for asked in outcome.asked])
 
 
 TIMED_OUT = Difference(
@@ -72,15 +54,8 @@ DIFFERENCES: Mapping[str, Difference] = {
         "mini-SWE-agent runs into an exception and shows it as an observation; here such a call is a format error",
         lambda outcome: replace(outcome, asked=without_broken_commands(outcome.asked)),
     ),
-    "submits more than is kept": Difference(
-        "mini-SWE-agent holds all output in memory; here a submission longer than sandbox.output_bytes is not kept",
-        lambda outcome: replace(outcome, submission=not_kept(f"{SUBMIT_WORD}\n{outcome.submission}")),
-    ),
+    "submits more than is kept": MORE_THAN_IS_KEPT,
 }
-
-
-def not_kept(printed: str) -> str:
-    return f"forkroll: not kept: a submission of {len(printed)} bytes; raise sandbox.output_bytes\n"
 
 
 def without_broken_commands(asked: list[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
@@ -99,24 +74,6 @@ def without_broken_commands(asked: list[list[dict[str, Any]]]) -> list[list[dict
     return [list(one(messages)) for messages in asked]
 
 
-class Replies:
-    """The completions one after the other, the last for ever; keeps what it was asked."""
-
-    def __init__(self, turns: Sequence[Turn]) -> None:
-        self._turns = turns
-        self.asked: list[list[Message]] = []
-
-    def complete(self, messages: Sequence[Message], *, tools: object, sampling: Sampling, seed: int) -> Completion:
-        self.asked.append([dict(message) for message in messages])
-        turn = self._turns[min(len(self.asked), len(self._turns)) - 1]
-        if isinstance(turn, Exception):
-            raise turn
-        return turn
-
-    def score(self, messages: Sequence[Message], continuation: str, action: str, *, tools: object) -> float | None:
-        return None
-
-
 @dataclass(frozen=True)
 class Sides:
     """Two sandboxes of one image: mini-SWE-agent acts in one, we in the other."""
@@ -125,28 +82,23 @@ class Sides:
     environment: Any
     sandbox: Sandbox
 
-    def theirs(self, script: Script) -> Outcome:
-        config, dialect = configuration(self.config, DIALECTS[self.config]), DIALECTS[self.config]
-        turns = script.turns(self.config)
-        return play(config, dialect, self.environment, TASK.problem_statement, turns, step_limit=script.step_limit)
-
-    def ours(self, script: Script) -> tuple[Outcome, Continuation]:
-        client = Replies(script.turns(self.config))
-        agent = ModelAgent(client, MiniScaffold.named(self.config, DIALECTS[self.config]), Sampling())
-        limits = LimitsSection(calls=script.step_limit, action_seconds=TIMEOUT)
-        done = rollout(TASK, Always("a"), {"a": agent}, self.sandbox, limits=limits, seed=1)
-        asked = [[dict(message) for message in messages] for messages in client.asked]
-        return Outcome(asked, exit_status_of(done.stop), done.submission or "", done.spent.calls), done
+    def hold(self, name: str) -> None:
+        """Run the script on both sides and compare."""
+        script, dialect = SCRIPTS[name], DIALECTS[self.config]
+        turns, task, limit = script.turns(self.config), TASK.problem_statement, script.step_limit
+        config, scaffold = configuration(self.config, dialect), MiniScaffold.named(self.config, dialect)
+        limits = LimitsSection(calls=limit, action_seconds=script.timeout)
+        self.environment.config.timeout = script.timeout
+        hold(
+            lambda: play(config, dialect, self.environment, task, turns, step_limit=limit),
+            lambda: ours(scaffold, self.sandbox, turns, limits),
+            DIFFERENCES.get(name),
+        )
 
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    tree = tmp_path_factory.mktemp("parity") / "tree"
-    tree.mkdir()
-    (tree / "notes.txt").write_text("notes\n")
-    for command in ("init -q", "add -A", "-c user.name=t -c user.email=t@example.invalid commit -qm start"):
-        subprocess.run(["git", "-C", str(tree), *command.split()], check=True)
-    return tree
+    return make_tree(tmp_path_factory.mktemp("parity") / "tree")
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +115,7 @@ def sides_in_namespaces(name: str, tree: Path, provider: NamespaceProvider, stac
     image = with_environment(Image("parity", tree), MiniScaffold.named(name, DIALECTS[name]).environment)
     theirs: Any = stack.enter_context(provider.start(image))
     config = configuration(name, DIALECTS[name])
-    environment = environment_in(config, "-", door_into(theirs, folder), TIMEOUT)
+    environment = environment_in(config, "-", door_into(theirs, folder))
     stack.callback(setattr, environment, "container_id", None)  # nothing is left for its __del__
     return Sides(name, environment, stack.enter_context(provider.start(image)))
 
@@ -186,34 +138,10 @@ def in_docker(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         provider = stack.enter_context(DockerProvider(limits=SandboxLimits(), scratch=scratch, options=options))
         sandbox = stack.enter_context(provider.start(image))
         made += [facts["id"] for facts in provider.facts["images"].values()]
-        environment = environment_in(config, made[0], DOCKER, TIMEOUT)
+        environment = environment_in(config, made[0], DOCKER)
         stack.callback(engine.remove, environment.container_id)
         stack.callback(setattr, environment, "container_id", None)
         yield Sides("swebench", environment, sandbox)
-
-
-def differing(theirs: Outcome, ours: Outcome) -> list[str]:
-    """Names of what is not equal, the first unequal message beside its place."""
-    found = [name for name in ("status", "submission", "calls") if getattr(theirs, name) != getattr(ours, name)]
-    if len(theirs.asked) != len(ours.asked):
-        found.append(f"requests: {len(theirs.asked)} and {len(ours.asked)}")
-    for number, (left, right) in enumerate(zip(theirs.asked, ours.asked, strict=False), 1):
-        if left != right:
-            first = next(
-                (pair for pair in zip(left, right, strict=False) if pair[0] != pair[1]), (len(left), len(right))
-            )
-            return [*found, f"messages of call {number}: {first[0]} and {first[1]}"]
-    return found
-
-
-def hold(name: str, sides: Sides) -> None:
-    script = SCRIPTS[name]
-    theirs, (ours, _) = sides.theirs(script), sides.ours(script)
-    known = DIFFERENCES.get(name)
-    if known is not None:
-        assert differing(theirs, ours) != [], f"no difference is left: {known.why}"
-        theirs = known.rewrite(theirs)
-    assert differing(theirs, ours) == []
 
 
 @pytest.mark.parametrize(
@@ -221,9 +149,9 @@ def hold(name: str, sides: Sides) -> None:
     [(config, name) for config in CONFIGS for name, script in SCRIPTS.items() if config in script.configs],
 )
 def test_both_come_to_the_same(config: str, name: str, in_namespaces: Callable[[str], Sides]) -> None:
-    hold(name, in_namespaces(config))
+    in_namespaces(config).hold(name)
 
 
 @pytest.mark.parametrize("name", IN_DOCKER)
 def test_both_come_to_the_same_in_docker(name: str, in_docker: Sides) -> None:
-    hold(name, in_docker)
+    in_docker.hold(name)
