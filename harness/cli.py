@@ -168,13 +168,20 @@ def clean(
     run_folder: Annotated[
         Path | None, typer.Option("--run", help="This run alone. Default: every run in runs/.")
     ] = None,
+    images: Annotated[
+        bool, typer.Option("--images", help="Also the engine's cached images of bundled tasks that nothing uses.")
+    ] = False,
 ) -> None:
     """Remove sandboxes, containers and folders whose driver is dead; never anything else."""
     from harness.clean import clean as reap
 
     runs = [run_folder] if run_folder is not None else sorted(Path("runs").glob("*"))
-    found = reap(runs, only=run_folder)
-    _print_lines([f"removed {reaped.kind} {reaped.name}" for reaped in found] or ["nothing to remove"])
+    lines = [f"removed {reaped.kind} {reaped.name}" for reaped in reap(runs, only=run_folder)]
+    if images:
+        from harness.sandbox.docker import drop_tree_images
+
+        lines += [f"removed image {reference}" for reference in drop_tree_images()]
+    _print_lines(lines or ["nothing to remove"])
 
 
 @app.command()
