@@ -15,12 +15,12 @@ from harness.errors import UsageError
 from harness.fork import re_execute, start_of
 from harness.journal import Records
 from harness.loop import NOTHING_YET, Continuation, rollout
-from harness.record import Branch, PrefixCheck, Step, Task, Trajectory
+from harness.record import Branch, Step, Task, Trajectory
 from harness.routing import Always, policy_for
 from harness.run import OpenRun, open_run
 from harness.sandbox.protocol import Sandbox
 from harness.score import score
-from harness.show import printable, step_line
+from harness.show import fidelity, printable, step_line
 from harness.sweep import plan_bases, plan_branches
 
 Say = Callable[[str], None]
@@ -85,14 +85,6 @@ def enter(sandbox: Sandbox) -> int:
     """An interactive bash inside, on this terminal; its exit code."""
     sys.stdout.flush()
     return subprocess.call(sandbox.shell_argv())
-
-
-def fidelity(check: PrefixCheck) -> str:
-    """What re-executing the prefix showed, in a line."""
-    return (
-        f"prefix: {check.exit_codes_equal}/{check.actions} exit codes, {check.outputs_equal}/{check.actions} outputs, "
-        f"{check.states_equal}/{check.states} states equal"
-    )
 
 
 def _task(task_id: str, opened: OpenRun) -> Task:

@@ -15,6 +15,7 @@ LEVELS = {
     "harness.errors": 0,
     "harness.bundled": 0,
     "harness.normalise": 0,
+    "harness.compare": 1,
     "harness.config": 1,
     "harness.journal": 1,
     "harness.routing": 1,
