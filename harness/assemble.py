@@ -125,6 +125,23 @@ def _open_here(study: Study, scratch: Path, allow_unsandboxed: bool) -> OpenProv
     return OpenProvider(LocalProvider(limits=limits, scratch=scratch), notes)
 
 
+@contextmanager
+def image_finder(study: Study) -> Iterator[Callable[[str], bool] | None]:
+    """Tells whether the engine has an image; None where the study needs no engine or none answers."""
+    if study.sandbox.provider != "docker":
+        yield None
+        return
+    from harness.sandbox.engine import Engine
+
+    try:
+        engine = Engine()
+    except ConfigError:
+        yield None
+        return
+    with closing(engine):
+        yield lambda reference: engine.image(reference) is not None
+
+
 def _limits(study: Study) -> SandboxLimits:
     asked = study.sandbox
     return SandboxLimits(asked.output_bytes, asked.disk_bytes, asked.memory_bytes, asked.processes)

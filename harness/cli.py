@@ -58,9 +58,15 @@ def run(
         bool, typer.Option("--force-new", help="Where the folder holds another study: make a sibling folder.")
     ] = False,
     allow_unsandboxed: UnsandboxedOption = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the fork table as JSON.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan (cells, images, calls, tokens, GPU hours); run nothing.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the fork table, or the plan, as JSON.")] = False,
 ) -> None:
     """Run a study: bases, forks, arms, scores. Resumes where it stopped; what is done is not run again."""
+    if dry_run:
+        _print_plan(study, overrides or [], as_json)
+        return
     from harness.run import run_study
 
     finished = run_study(
@@ -162,13 +168,20 @@ def clean(
     run_folder: Annotated[
         Path | None, typer.Option("--run", help="This run alone. Default: every run in runs/.")
     ] = None,
+    images: Annotated[
+        bool, typer.Option("--images", help="Also the engine's cached images of bundled tasks that nothing uses.")
+    ] = False,
 ) -> None:
     """Remove sandboxes, containers and folders whose driver is dead; never anything else."""
     from harness.clean import clean as reap
 
     runs = [run_folder] if run_folder is not None else sorted(Path("runs").glob("*"))
-    found = reap(runs, only=run_folder)
-    _print_lines([f"removed {reaped.kind} {reaped.name}" for reaped in found] or ["nothing to remove"])
+    lines = [f"removed {reaped.kind} {reaped.name}" for reaped in reap(runs, only=run_folder)]
+    if images:
+        from harness.sandbox.docker import drop_tree_images
+
+        lines += [f"removed image {reference}" for reference in drop_tree_images()]
+    _print_lines(lines or ["nothing to remove"])
 
 
 @app.command()
@@ -187,6 +200,20 @@ def serve_sim(context: typer.Context) -> None:
     from harness.model.simulated.server import main as serve
 
     raise typer.Exit(serve(context.args))
+
+
+def _print_plan(source: str, overrides: "Sequence[str]", as_json: bool) -> None:
+    from harness.estimate import estimate_lines
+    from harness.run import dry_run
+
+    study, found = dry_run(source, overrides)
+    if as_json:
+        import json
+        from dataclasses import asdict
+
+        print(json.dumps({"study": study.name, **asdict(found), "assumes": study.rates.model_dump()}, indent=2))
+        return
+    _print_lines(estimate_lines(study, found))
 
 
 def _fork_tables(folder: Path) -> "Sequence[Table]":

@@ -171,6 +171,20 @@ class LimitsSection(Section):
     run: RunLimits = RunLimits()
 
 
+class RatesSection(Section):
+    """What `run --dry-run` assumes. Nothing here changes what is run. None: not stated."""
+
+    calls_per_rollout: float | None = Field(default=None, gt=0)
+    """Mean length of a base."""
+    input_tokens_per_call: float | None = Field(default=None, gt=0)
+    output_tokens_per_call: float | None = Field(default=None, gt=0)
+    input_tokens_per_second: float | None = Field(default=None, gt=0)
+    """Prompt tokens that the serving machine reads, all requests together, those served from a cache included."""
+    output_tokens_per_second: float | None = Field(default=None, gt=0)
+    image_bytes: float | None = Field(default=None, gt=0)
+    """Disk that one more task image takes."""
+
+
 class Study(Section):
     """One study: everything that decides what is run."""
 
@@ -192,6 +206,7 @@ class Study(Section):
     workers: Positive = 4
     retries: Annotated[int, Field(ge=0)] = 2
     """Further attempts at a cell that infrastructure ended."""
+    rates: RatesSection = RatesSection()
 
     @model_validator(mode="after")
     def _directions_name_models(self) -> "Study":
@@ -203,7 +218,15 @@ class Study(Section):
         return self
 
 
-OPERATIONAL = ("workers", "retries", "limits.run", "forks.snapshot_bytes", "sandbox.pool", "sandbox.pull_seconds")
+OPERATIONAL = (
+    "workers",
+    "retries",
+    "limits.run",
+    "forks.snapshot_bytes",
+    "sandbox.pool",
+    "sandbox.pull_seconds",
+    "rates",
+)
 """Keys that may differ between two sessions of one run: they change when work is done, not what is done."""
 
 
@@ -236,8 +259,14 @@ def _find(source: str) -> Path:
     for path in (Path(source), named):
         if path.is_file():
             return path
-    known = sorted(path.stem for path in bundled("configs").glob("*.yaml"))
-    raise ConfigError(f"no study file {source!r}; bundled studies: {', '.join(known)}")
+    raise ConfigError(f"no study file {source!r}; bundled studies: {', '.join(bundled_studies())}")
+
+
+def bundled_studies() -> list[str]:
+    """Names of the studies that ship."""
+    root = bundled("configs")
+    found = (path.relative_to(root).with_suffix("") for path in root.rglob("*.yaml"))
+    return sorted(path.as_posix() for path in found if path.parts[0] != "models")
 
 
 def _apply(content: dict[str, Any], override: str) -> None:

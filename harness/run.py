@@ -12,10 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.assemble import OpenProvider, open_models, open_provider, open_scaffold, open_tasks, select_tasks, stage_of
+from harness.assemble import (
+    OpenProvider,
+    image_finder,
+    open_models,
+    open_provider,
+    open_scaffold,
+    open_tasks,
+    select_tasks,
+    stage_of,
+)
 from harness.clean import clean
 from harness.config import Study, identity, load_study, to_yaml
 from harness.errors import JournalError
+from harness.estimate import Estimate, estimate
 from harness.journal import Journal, Records, RunFolder
 from harness.manifest import new_manifest, session
 from harness.progress import Progress
@@ -79,6 +89,15 @@ def run_study(
         return Finished(place, command, owed=0, stopped=None)
     stopped = _session(study, tasks, chosen, place, allow_unsandboxed=allow_unsandboxed, say=say)
     return Finished(place, command, _owed(study, chosen, place.records()), stopped)
+
+
+def dry_run(source: str, overrides: Sequence[str]) -> tuple[Study, Estimate]:
+    """The study as resolved and what it will take; nothing is written, no model is asked, nothing is pulled."""
+    study = load_study(source, overrides)
+    tasks = open_tasks(study.tasks.set)
+    chosen = select_tasks(study, tasks)
+    with image_finder(study) as present:
+        return study, estimate(study, chosen, tasks.image, present)
 
 
 def _session(

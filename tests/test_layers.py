@@ -70,6 +70,7 @@ LEVELS = {
     "harness.manifest": 3,
     "harness.sweep": 8,
     "harness.progress": 9,
+    "harness.estimate": 9,
     "harness.assemble": 9,
     "harness.run": 10,
     "harness.revisit": 11,
