@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from harness.agent import Agent, ModelAgent
 from harness.branch import Stage
 from harness.config import OpenAIModel, ScriptedModel, SimulatedModel, Study
 from harness.errors import ConfigError, ModelError
+from harness.importers.continuing import logged_scaffold
 from harness.model.protocol import ModelClient, Sampling
 from harness.prompting import OwnScaffold
 from harness.record import Task
@@ -182,6 +184,7 @@ def open_models(study: Study) -> Iterator[OpenModels]:
         for name, model in simulated.items():
             clients[name] = _simulated(servers[model.noise], model, stack)
             facts[name] = {**model.model_dump(), "served_over": "http"}
+        facts |= {name: study.models[name].model_dump() for name in study.imported}
         yield OpenModels(clients, facts, list(servers.values()))
 
 
@@ -230,16 +233,22 @@ def open_scaffold(study: Study) -> Scaffold:
     return OwnScaffold(study.dialect)
 
 
-def agents_maker(
-    study: Study, scaffold: Scaffold, clients: Mapping[str, ModelClient]
-) -> Callable[[], Mapping[str, Agent]]:
-    """Makes fresh agents for one rollout."""
+def agents_maker(study: Study, clients: Mapping[str, ModelClient]) -> Callable[[Scaffold], Mapping[str, Agent]]:
+    """Makes fresh agents for one rollout in a scaffold."""
     wanted = study.sampling
     sampling = Sampling(wanted.temperature, wanted.max_tokens, wanted.logprobs)
-    return lambda: {name: ModelAgent(client, scaffold, sampling) for name, client in clients.items()}
+    return lambda scaffold: {name: ModelAgent(client, scaffold, sampling) for name, client in clients.items()}
 
 
 def stage_of(study: Study, tasks: TaskSet, provider: SandboxProvider, clients: Mapping[str, ModelClient]) -> Stage:
     """What every cell of the run works with."""
-    scaffold = open_scaffold(study)
-    return Stage(study, tasks, provider, agents_maker(study, scaffold, clients), environment=scaffold.environment)
+    scaffold, agents = open_scaffold(study), agents_maker(study, clients)
+    return Stage(
+        study,
+        tasks,
+        provider,
+        partial(agents, scaffold),
+        environment=scaffold.environment,
+        logged=cache(logged_scaffold),
+        agents_in=agents,
+    )

@@ -69,7 +69,13 @@ class OpenAIModel(Section):
     request_seconds: float = Field(default=600.0, gt=0)
 
 
-ModelSection = Annotated[SimulatedModel | ScriptedModel | OpenAIModel, Field(discriminator="client")]
+class ImportedModel(Section):
+    """Cannot be asked: its bases come from logs by `forkroll import`."""
+
+    client: Literal["imported"]
+
+
+ModelSection = Annotated[SimulatedModel | ScriptedModel | OpenAIModel | ImportedModel, Field(discriminator="client")]
 
 
 class Direction(Section):
@@ -217,6 +223,24 @@ class Study(Section):
                     raise ValueError(f"direction {label!r} names model {model!r}, which is not among models: {known}")
         return self
 
+    @model_validator(mode="after")
+    def _imported_models_are_not_asked(self) -> "Study":
+        for label, direction in self.directions.items():
+            asked = {"swap": direction.swap} | ({"control": direction.base} if "control" in self.arms else {})
+            for arm, model in asked.items():
+                if model in self.imported:
+                    raise ValueError(
+                        f"arm {arm!r} of direction {label!r} asks {model!r}, which is imported and cannot be asked; "
+                        + ("set `arms: [swap]`, or " if arm == "control" else "")
+                        + "give it a live client"
+                    )
+        return self
+
+    @property
+    def imported(self) -> frozenset[str]:
+        """Models that cannot be asked."""
+        return frozenset(name for name, model in self.models.items() if isinstance(model, ImportedModel))
+
 
 OPERATIONAL = (
     "workers",
@@ -290,7 +314,7 @@ def _apply(content: dict[str, Any], override: str) -> None:
 def _explain(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     location = [part for part in first["loc"] if not str(part).startswith("function-")]
-    key = ".".join(str(part) for part in location if part not in ("simulated", "scripted", "openai"))
+    key = ".".join(str(part) for part in location if part not in ("simulated", "scripted", "openai", "imported"))
     if first["type"] == "extra_forbidden":
         return f"unknown key `{key}`{_nearest(str(location[-1]), _keys_at(location[:-1]))}"
     if first["type"] == "missing":

@@ -13,12 +13,14 @@ from harness.assemble import open_models, open_provider, open_scaffold, open_tas
 from harness.branch import BaseCell, BranchCell, Stage, with_environment
 from harness.errors import UsageError
 from harness.fork import re_execute, start_of
+from harness.importers.continuing import logged_scaffold
 from harness.journal import Records
 from harness.loop import NOTHING_YET, Continuation, rollout
 from harness.record import Branch, Step, Task, Trajectory
 from harness.routing import Always, policy_for
 from harness.run import OpenRun, open_run
 from harness.sandbox.protocol import Sandbox
+from harness.scaffold.protocol import Scaffold
 from harness.score import score
 from harness.show import fidelity, printable, step_line
 from harness.sweep import plan_bases, plan_branches
@@ -70,7 +72,7 @@ def shell(folder: Path, name: str, *, allow_unsandboxed: bool, say: Say) -> int:
     place = find_place(name, opened.records)
     tasks = open_tasks(opened.study.tasks.set)
     task = _task(place.record.task_id, opened)
-    image = with_environment(tasks.image(task), open_scaffold(opened.study).environment)
+    image = with_environment(tasks.image(task), _scaffold(place.path, opened).environment)
     scratch = folder.absolute() / "sandboxes"
     with (
         open_provider(opened.study, scratch, allow_unsandboxed=allow_unsandboxed) as sandboxes,
@@ -79,6 +81,10 @@ def shell(folder: Path, name: str, *, allow_unsandboxed: bool, say: Say) -> int:
         check = re_execute(place.path, place.step, sandbox, opened.study.limits.action_seconds)
         say(f"{place.record.id} before step {place.step} · {fidelity(check)} · `exit` removes this sandbox")
         return enter(sandbox)
+
+
+def _scaffold(path: Trajectory, opened: OpenRun) -> Scaffold:
+    return open_scaffold(opened.study) if path.source is None else logged_scaffold(path.source)
 
 
 def enter(sandbox: Sandbox) -> int:
@@ -106,6 +112,7 @@ def rerun(folder: Path, cell_id: str, *, keep_sandbox: bool, allow_unsandboxed: 
         open_models(opened.study) as models,
     ):
         stage = stage_of(opened.study, tasks, sandboxes.provider, models.clients)
+        stage = stage.for_base(cell.base) if isinstance(cell, BranchCell) else stage
         with stage.provider.start(stage.image(cell.task)) as sandbox:
             done = _roll(cell, stage, sandbox, say)
             patch = sandbox.working_diff(cell.task.base_commit)

@@ -44,7 +44,7 @@ def mini_document(rollout: Rollout) -> dict[str, Any]:
     status = status_of(rollout.ending.stop) if rollout.exit_status is None else rollout.exit_status
     messages = [dict(message) for message in rollout.opening]
     for step in rollout.steps:
-        messages += step_messages(step, rollout.messages_of(step), old=old)
+        messages += step_messages(step, rollout.messages_of(step), old=old and step.messages is not None)
     return {
         "info": {
             "model_stats": {"instance_cost": None, "api_calls": rollout.ending.spent.calls},
@@ -80,7 +80,7 @@ def restored_document(base: Trajectory, source: Source) -> dict[str, Any]:
 
 
 def step_messages(step: Step, messages: Sequence[Message], *, old: bool) -> list[dict[str, Any]]:
-    """`messages` of `step` with their `extra`; format 1 (`old`) knows it of replies alone."""
+    """`messages` of `step` with their `extra`; a log of format 1 (`old`) has it at replies alone."""
     told: list[dict[str, Any]] = []
     answers = 0
     for message in messages:
