@@ -230,7 +230,32 @@ def _simulated(server: "SimulatedServer", model: SimulatedModel, stack: ExitStac
 
 def open_scaffold(study: Study) -> Scaffold:
     """The study's scaffold."""
-    return OwnScaffold(study.dialect)
+    if study.scaffold.name == "forkroll":
+        return OwnScaffold(study.dialect)
+    from harness.scaffold.mini import MiniScaffold
+
+    _refuse_models_of_ours(study)
+    scaffold = MiniScaffold.named(study.scaffold.config, study.dialect)
+    scaffold.require_kept(study.sandbox.output_bytes)
+    return scaffold
+
+
+def _refuse_models_of_ours(study: Study) -> None:
+    """Simulated models, and scripted ones in the text dialect, write what only our own scaffold reads."""
+    for name, model in study.models.items():
+        if isinstance(model, SimulatedModel) or (isinstance(model, ScriptedModel) and study.dialect == "text"):
+            raise ConfigError(
+                f"model {name!r} ({model.client}) speaks to `scaffold: forkroll` only in `dialect: {study.dialect}`"
+            )
+
+
+def scaffold_notes(study: Study) -> list[str]:
+    """Where the study departs from its scaffold's configuration, a line each."""
+    if study.scaffold.name == "forkroll":
+        return []
+    from harness.scaffold.mini import MiniScaffold
+
+    return MiniScaffold.named(study.scaffold.config, study.dialect).notes(study.limits)
 
 
 def agents_maker(study: Study, clients: Mapping[str, ModelClient]) -> Callable[[Scaffold], Mapping[str, Agent]]:

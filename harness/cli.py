@@ -285,26 +285,26 @@ def _paper_tables(folder: Path, bucket: str, seed: int, resamples: int) -> "Sequ
 
 
 def _listing_table(found: "Listing") -> "Table":
-    from analysis.table import Column, Table, count, label, rate
+    from analysis.table import Column, Table, count, label, number, rate
 
     columns = [Column(key, key, is_label=True) for key in ("run", "model", "format")]
     columns += [Column(key, key) for key in ("rollouts", "tasks", "resolved", "steps", "format errors")]
     columns += [Column("input", "input tokens"), Column("output", "output tokens"), Column("exits", "exit statuses")]
     rows = []
     for held in found.held:
-        numbers = [held.rollouts, len(held.tasks)], [held.steps, held.format_errors, held.input_tokens]
-        exits = ", ".join(f"{number} {status}" for status, number in held.statuses.most_common())
+        exits = ", ".join(f"{times} {status}" for status, times in held.statuses.most_common())
         rows.append(
             (
                 *map(label, (held.run or "-", held.model or "-", held.format)),
-                *map(count, numbers[0]),
+                *map(count, (held.rollouts, len(held.tasks))),
                 rate(held.resolved, held.graded, why="the logs hold no verdicts"),
-                *map(count, numbers[1]),
-                count(held.output_tokens),
+                *map(count, (held.steps, held.format_errors)),
+                number(held.input_tokens, 0, why="the logs hold no counts"),
+                number(held.output_tokens, 0, why="the logs hold no counts"),
                 label(exits),
             )
         )
-    notes = [f"of all, {number}: {remark}" for remark, number in sorted(found.remarks.items())]
+    notes = [f"of all, {times}: {remark}" for remark, times in sorted(found.remarks.items())]
     notes += [f"refused: {len(found.refused)}", *(one.line() for one in found.refused)]
     title = "What the logs hold; tokens as far as the logs count them"
     return Table("logs", title, tuple(columns), tuple(rows), tuple(notes))

@@ -65,7 +65,7 @@ def _same_text(seen: Observation, recorded: Observation) -> tuple[bool | None, b
 
 
 def _same_ends(seen: Observation, recorded: Observation) -> tuple[bool | None, bool | None]:
-    """Head and tail alone, as many characters as the log kept; what lies between is vouched for by nobody."""
+    """Head, tail and the number of characters; what lies between the two is vouched for by nobody."""
     cut = recorded.cut_at or 0
     head, tail = recorded.output[:cut].decode("utf-8"), recorded.output[cut:].decode("utf-8")
     whole = seen.cut_at is None
@@ -73,9 +73,12 @@ def _same_ends(seen: Observation, recorded: Observation) -> tuple[bool | None, b
     last = as_text(seen.output if whole else seen.output[seen.cut_at :]).decode("utf-8")
     if not whole and (len(first) < len(head) or len(last) < len(tail)):
         return None, None
-    ours = first[: len(head)] + "\0" + last[max(len(last) - len(tail), 0) :]
-    theirs = head + "\0" + tail
-    return ours == theirs, normalise(ours.encode("utf-8")) == normalise(theirs.encode("utf-8"))
+    length = len(first) if whole else seen.characters
+    ours, theirs = f"{first[: len(head)]}\0{last[max(len(last) - len(tail), 0) :]}", f"{head}\0{tail}"
+    if length is None or recorded.characters is None:
+        return None, None
+    same = ours == theirs and length == recorded.characters
+    return same, same or normalise(ours.encode("utf-8")) == normalise(theirs.encode("utf-8"))
 
 
 def _unknown(seen: Observation, recorded: Observation) -> tuple[bool | None, bool | None]:

@@ -145,7 +145,16 @@ class ForksSection(Section):
 class ScaffoldSection(Section):
     """How models are spoken to. A bare name is the scaffold with everything else as below."""
 
-    name: Literal["forkroll"] = "forkroll"
+    name: Literal["forkroll", "mini-swe-agent"] = "forkroll"
+    config: str | None = None
+    """mini-swe-agent: swebench, swebench_backticks or swebench_xml of the installed package, or a file of that form.
+    None: the package's own for the study's dialect."""
+
+    @model_validator(mode="after")
+    def _config_is_of_mini(self) -> "ScaffoldSection":
+        if self.config is not None and self.name == "forkroll":
+            raise ValueError("`config` belongs to `name: mini-swe-agent`; the scaffold forkroll has none")
+        return self
 
 
 class SamplingSection(Section):

@@ -24,6 +24,7 @@ from harness.journal import Journal, RunFolder
 from harness.manifest import new_manifest, session
 from harness.record import Source, Task
 from harness.run import run_folder
+from harness.scaffold.mini import MiniScaffold
 from harness.sweep import base_agents, base_id
 
 Say = Callable[[str], None]
@@ -64,8 +65,9 @@ class Held:
     graded: int = 0
     steps: int = 0
     format_errors: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
+    input_tokens: int | None = None
+    """None: no step says."""
+    output_tokens: int | None = None
 
     def add(self, imported: Imported, source: Source) -> None:
         """Count one rollout."""
@@ -77,8 +79,9 @@ class Held:
         self.graded += base.ending.outcome.status != "unscored"
         self.steps += len(base.steps)
         self.format_errors += sum(step.reply.format_error is not None for step in base.steps)
-        self.input_tokens += base.ending.spent.input_tokens
-        self.output_tokens += base.ending.spent.output_tokens
+        if any(step.reply.usage.output_tokens is not None for step in base.steps):
+            self.input_tokens = (self.input_tokens or 0) + base.ending.spent.input_tokens
+            self.output_tokens = (self.output_tokens or 0) + base.ending.spent.output_tokens
 
 
 @dataclass
@@ -212,10 +215,16 @@ class _Writer:
             return f"{self._wanted.agent} has a base of that task already"
         if not read.base.steps:
             return "holds no step: there is nothing to fork"
+        return self._why_not_gone_on_with(source_of(read))
+
+    def _why_not_gone_on_with(self, source: Source) -> str | None:
         try:
-            logged_scaffold(source_of(read))
+            scaffold = logged_scaffold(source)
+            if isinstance(scaffold, MiniScaffold):
+                scaffold.require_kept(self._study.sandbox.output_bytes)
+                self.notes += [note for note in scaffold.notes(self._study.limits) if note not in self.notes]
         except ConfigError as error:
-            return str(error).removeprefix(f"{source_of(read).name}: ")
+            return str(error)
         return None
 
     def write(self, read: Imported) -> None:

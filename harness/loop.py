@@ -123,7 +123,7 @@ def _act(
         clock = time.monotonic()
         seen = sandbox.act(action.command, timeout_s=timeout_s)
         durations.append(time.monotonic() - clock)
-        observations.append(scaffold.observe(seen, timeout_s=timeout_s))
+        observations.append(scaffold.observe(seen, action, timeout_s=timeout_s))
         if scaffold.submission_of(seen) is not None:
             break
     return observations, durations

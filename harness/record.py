@@ -118,6 +118,9 @@ class Observation(Record):
     """Digest of the whole stream."""
     cut_at: int | None = None
     """Bytes of `output` that are head; the tail follows. None when nothing was cut."""
+    characters: int | None = None
+    """Of the whole stream as text: U+FFFD for what is not UTF-8, any line end one character. None: not counted, since
+    nothing was cut."""
     kept: Literal["bytes", "text", "ends", "shown", "nothing"] = "bytes"
     """What of the stream is known. bytes: all of the above is about the stream itself. The others are imported logs'.
     text: decoded text (U+FFFD for what was not UTF-8, line ends made newlines); `output`, `size` and `sha256` are of

@@ -19,6 +19,7 @@ from harness.assemble import (
     open_provider,
     open_scaffold,
     open_tasks,
+    scaffold_notes,
     select_tasks,
     stage_of,
 )
@@ -80,6 +81,7 @@ def run_study(
     study = load_study(source, overrides)
     tasks = open_tasks(study.tasks.set)
     chosen = select_tasks(study, tasks)
+    open_scaffold(study)  # before anything is written
     place = run_folder(study, chosen, folder or Path("runs") / study.name, force_new)
     where = ["--run", str(place.path)] if folder or force_new else []
     command = shlex.join(["forkroll", "run", source, *overrides, *where])
@@ -128,10 +130,12 @@ def _session(
         open_models(study) as models,
         Journal(place) as journal,
     ):
-        for note in sandboxes.degraded:
+        departures = scaffold_notes(study)
+        for note in (*sandboxes.degraded, *departures):
             say(f"note: {note}")
         manifest = place.manifest() if place.exists() else new_manifest(study, open_scaffold(study), chosen)
         manifest["sessions"].append(session(sandboxes.provider.name, sandboxes.degraded, models.facts))
+        manifest["sessions"][-1]["scaffold_notes"] = departures
         manifest["tasks"] |= new_manifest(study, open_scaffold(study), chosen)["tasks"]
         journal.start_session(to_yaml(study), manifest)
         for name in place.records().torn:

@@ -111,6 +111,7 @@ def _ends(head: str, tail: str, gone: int, code: int) -> Observation:
         size=len(first) + gone + len(last),
         sha256=hashlib.sha256(first + last).hexdigest(),
         cut_at=len(first),
+        characters=len(head) + gone + len(tail),
         kept="ends",
     )
 

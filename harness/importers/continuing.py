@@ -11,6 +11,7 @@ from harness.errors import ConfigError
 from harness.exporters.mini import FORMAT_1, FORMAT_1_1
 from harness.prompting import OwnScaffold
 from harness.record import Source
+from harness.scaffold.mini import MiniScaffold
 from harness.scaffold.protocol import Dialect, Scaffold
 
 OURS = "forkroll"
@@ -21,13 +22,13 @@ def logged_scaffold(source: Source) -> Scaffold:
     """The scaffold of a log. ConfigError where the log does not hold what it takes."""
     config = json.loads(source.config)
     if not isinstance(config, Mapping):
-        raise ConfigError(f"{source.name}: holds no settings (info.config): how its model was spoken to is not known")
+        raise ConfigError("the log holds no settings (info.config): how its model was spoken to is not known")
     ours = config.get(OURS)
     if isinstance(ours, Mapping) and ours.get("scaffold") == OwnScaffold.name:
         return OwnScaffold("text" if ours.get("dialect") == "text" else "tool_call")
     if source.format not in (FORMAT_1, FORMAT_1_1):
-        raise ConfigError(f"{source.name}: a log of format {source.format!r} cannot be gone on with here")
-    return OwnScaffold(logged_dialect(source.format, config))
+        raise ConfigError(f"a log of format {source.format!r} cannot be gone on with here")
+    return MiniScaffold.from_config(config, logged_dialect(source.format, config), source="the log")
 
 
 def logged_dialect(form: str, config: Mapping[str, Any]) -> Dialect:
