@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from harness.agent import Agent, ModelAgent
 from harness.branch import Stage
 from harness.config import OpenAIModel, ScriptedModel, SimulatedModel, Study
 from harness.errors import ConfigError, ModelError
+from harness.importers.continuing import logged_scaffold
 from harness.model.protocol import ModelClient, Sampling
 from harness.prompting import OwnScaffold
 from harness.record import Task
@@ -182,6 +184,7 @@ def open_models(study: Study) -> Iterator[OpenModels]:
         for name, model in simulated.items():
             clients[name] = _simulated(servers[model.noise], model, stack)
             facts[name] = {**model.model_dump(), "served_over": "http"}
+        facts |= {name: study.models[name].model_dump() for name in study.imported}
         yield OpenModels(clients, facts, list(servers.values()))
 
 
@@ -227,19 +230,50 @@ def _simulated(server: "SimulatedServer", model: SimulatedModel, stack: ExitStac
 
 def open_scaffold(study: Study) -> Scaffold:
     """The study's scaffold."""
-    return OwnScaffold(study.dialect)
+    if study.scaffold.name == "forkroll":
+        return OwnScaffold(study.dialect)
+    from harness.scaffold.mini import MiniScaffold
+
+    _refuse_models_of_ours(study)
+    scaffold = MiniScaffold.named(study.scaffold.config, study.dialect)
+    scaffold.require_kept(study.sandbox.output_bytes)
+    return scaffold
 
 
-def agents_maker(
-    study: Study, scaffold: Scaffold, clients: Mapping[str, ModelClient]
-) -> Callable[[], Mapping[str, Agent]]:
-    """Makes fresh agents for one rollout."""
+def _refuse_models_of_ours(study: Study) -> None:
+    """Simulated models, and scripted ones in the text dialect, write what only our own scaffold reads."""
+    for name, model in study.models.items():
+        if isinstance(model, SimulatedModel) or (isinstance(model, ScriptedModel) and study.dialect == "text"):
+            raise ConfigError(
+                f"model {name!r} ({model.client}) speaks to `scaffold: forkroll` only in `dialect: {study.dialect}`"
+            )
+
+
+def scaffold_notes(study: Study) -> list[str]:
+    """Where the study departs from its scaffold's configuration, a line each."""
+    if study.scaffold.name == "forkroll":
+        return []
+    from harness.scaffold.mini import MiniScaffold
+
+    return MiniScaffold.named(study.scaffold.config, study.dialect).notes(study.limits)
+
+
+def agents_maker(study: Study, clients: Mapping[str, ModelClient]) -> Callable[[Scaffold], Mapping[str, Agent]]:
+    """Makes fresh agents for one rollout in a scaffold."""
     wanted = study.sampling
     sampling = Sampling(wanted.temperature, wanted.max_tokens, wanted.logprobs)
-    return lambda: {name: ModelAgent(client, scaffold, sampling) for name, client in clients.items()}
+    return lambda scaffold: {name: ModelAgent(client, scaffold, sampling) for name, client in clients.items()}
 
 
 def stage_of(study: Study, tasks: TaskSet, provider: SandboxProvider, clients: Mapping[str, ModelClient]) -> Stage:
     """What every cell of the run works with."""
-    scaffold = open_scaffold(study)
-    return Stage(study, tasks, provider, agents_maker(study, scaffold, clients), environment=scaffold.environment)
+    scaffold, agents = open_scaffold(study), agents_maker(study, clients)
+    return Stage(
+        study,
+        tasks,
+        provider,
+        partial(agents, scaffold),
+        environment=scaffold.environment,
+        logged=cache(logged_scaffold),
+        agents_in=agents,
+    )

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from analysis.table import Table
+    from harness.importing import Listing
 
 app = typer.Typer(
     name="forkroll",
@@ -129,11 +130,47 @@ def tables(
 
 
 @app.command()
-def export(folder: RunArgument) -> None:
-    """Write the canonical export: records by id, without clocks, hosts and attempts; equal runs, equal bytes."""
-    from harness.journal import RunFolder
+def export(
+    folder: RunArgument,
+    into: Annotated[
+        Path | None, typer.Argument(help="Folder to write to (traj, preds); new or empty.", metavar="[DIR]")
+    ] = None,
+    form: Annotated[str, typer.Option("--format", help="canonical, traj or preds.")] = "canonical",
+) -> None:
+    """The canonical export (records by id without clocks, hosts and attempts: equal runs, equal bytes), one traj.json
+    a rollout as mini-swe-agent writes it, or one preds.json an arm as SWE-bench's grading reads it."""
+    from harness.exporters.run import export_run
 
-    print(RunFolder(folder).require().export())
+    _print_lines(export_run(folder, into, form))
+
+
+@app.command("import")
+def import_(
+    kind: Annotated[str, typer.Argument(help="mini, sweagent, or own (a run folder of ours).", metavar="KIND")],
+    paths: Annotated[list[Path], typer.Argument(help="Files, or folders of them.", metavar="PATH...")],
+    listing: Annotated[bool, typer.Option("--list", help="Show what is in the logs; write nothing.")] = False,
+    study: Annotated[str | None, typer.Option("--study", help="Study whose bases the rollouts become.")] = None,
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="Override of the study, KEY=VALUE.")] = None,
+    agent: Annotated[str | None, typer.Option("--agent", help="The study's name of the model that acted.")] = None,
+    folder: Annotated[Path | None, typer.Option("--run", help="Run folder. Default: runs/<study name>.")] = None,
+    only: Annotated[
+        str | None, typer.Option("--only", help="Of logs of several runs this one; of a run of ours, this model.")
+    ] = None,
+    form: FormatOption = "text",
+) -> None:
+    """Rollouts that were not made here become bases of a study: `forkroll run` then forks them."""
+    from harness.errors import UsageError
+    from harness.importing import Wanted, import_logs, list_logs
+
+    if listing:
+        found = list_logs(kind, paths, only)
+        _print_tables([_listing_table(found)], form)
+        raise typer.Exit(0 if found.held else INCOMPLETE)
+    if study is None or agent is None:
+        raise UsageError("name a --study and the --agent whose bases these are, or ask for --list")
+    taken = import_logs(Wanted(kind, paths, study, overrides or [], agent, folder, only), _say)
+    _print_lines(taken.lines())
+    raise typer.Exit(0 if taken.imported else INCOMPLETE)
 
 
 @app.command()
@@ -245,6 +282,32 @@ def _paper_tables(folder: Path, bucket: str, seed: int, resamples: int) -> "Sequ
     except PaperDataError as error:
         raise UsageError(str(error)) from None
     return paper_tables(release, bucket=chosen, rng=np.random.default_rng(seed), resamples=resamples)
+
+
+def _listing_table(found: "Listing") -> "Table":
+    from analysis.table import Column, Table, count, label, number, rate
+
+    columns = [Column(key, key, is_label=True) for key in ("run", "model", "format")]
+    columns += [Column(key, key) for key in ("rollouts", "tasks", "resolved", "steps", "format errors")]
+    columns += [Column("input", "input tokens"), Column("output", "output tokens"), Column("exits", "exit statuses")]
+    rows = []
+    for held in found.held:
+        exits = ", ".join(f"{times} {status}" for status, times in held.statuses.most_common())
+        rows.append(
+            (
+                *map(label, (held.run or "-", held.model or "-", held.format)),
+                *map(count, (held.rollouts, len(held.tasks))),
+                rate(held.resolved, held.graded, why="the logs hold no verdicts"),
+                *map(count, (held.steps, held.format_errors)),
+                number(held.input_tokens, 0, why="the logs hold no counts"),
+                number(held.output_tokens, 0, why="the logs hold no counts"),
+                label(exits),
+            )
+        )
+    notes = [f"of all, {times}: {remark}" for remark, times in sorted(found.remarks.items())]
+    notes += [f"refused: {len(found.refused)}", *(one.line() for one in found.refused)]
+    title = "What the logs hold; tokens as far as the logs count them"
+    return Table("logs", title, tuple(columns), tuple(rows), tuple(notes))
 
 
 def _print_tables(made: "Sequence[Table]", form: str) -> None:

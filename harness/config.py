@@ -69,7 +69,13 @@ class OpenAIModel(Section):
     request_seconds: float = Field(default=600.0, gt=0)
 
 
-ModelSection = Annotated[SimulatedModel | ScriptedModel | OpenAIModel, Field(discriminator="client")]
+class ImportedModel(Section):
+    """Cannot be asked: its bases come from logs by `forkroll import`."""
+
+    client: Literal["imported"]
+
+
+ModelSection = Annotated[SimulatedModel | ScriptedModel | OpenAIModel | ImportedModel, Field(discriminator="client")]
 
 
 class Direction(Section):
@@ -139,7 +145,16 @@ class ForksSection(Section):
 class ScaffoldSection(Section):
     """How models are spoken to. A bare name is the scaffold with everything else as below."""
 
-    name: Literal["forkroll"] = "forkroll"
+    name: Literal["forkroll", "mini-swe-agent"] = "forkroll"
+    config: str | None = None
+    """mini-swe-agent: swebench, swebench_backticks or swebench_xml of the installed package, or a file of that form.
+    None: the package's own for the study's dialect."""
+
+    @model_validator(mode="after")
+    def _config_is_of_mini(self) -> "ScaffoldSection":
+        if self.config is not None and self.name == "forkroll":
+            raise ValueError("`config` belongs to `name: mini-swe-agent`; the scaffold forkroll has none")
+        return self
 
 
 class SamplingSection(Section):
@@ -217,6 +232,24 @@ class Study(Section):
                     raise ValueError(f"direction {label!r} names model {model!r}, which is not among models: {known}")
         return self
 
+    @model_validator(mode="after")
+    def _imported_models_are_not_asked(self) -> "Study":
+        for label, direction in self.directions.items():
+            asked = {"swap": direction.swap} | ({"control": direction.base} if "control" in self.arms else {})
+            for arm, model in asked.items():
+                if model in self.imported:
+                    raise ValueError(
+                        f"arm {arm!r} of direction {label!r} asks {model!r}, which is imported and cannot be asked; "
+                        + ("set `arms: [swap]`, or " if arm == "control" else "")
+                        + "give it a live client"
+                    )
+        return self
+
+    @property
+    def imported(self) -> frozenset[str]:
+        """Models that cannot be asked."""
+        return frozenset(name for name, model in self.models.items() if isinstance(model, ImportedModel))
+
 
 OPERATIONAL = (
     "workers",
@@ -290,7 +323,7 @@ def _apply(content: dict[str, Any], override: str) -> None:
 def _explain(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     location = [part for part in first["loc"] if not str(part).startswith("function-")]
-    key = ".".join(str(part) for part in location if part not in ("simulated", "scripted", "openai"))
+    key = ".".join(str(part) for part in location if part not in ("simulated", "scripted", "openai", "imported"))
     if first["type"] == "extra_forbidden":
         return f"unknown key `{key}`{_nearest(str(location[-1]), _keys_at(location[:-1]))}"
     if first["type"] == "missing":

@@ -49,7 +49,8 @@ class Records:
 
     def calls(self) -> int:
         """Model calls made so far, those of failed attempts included."""
-        kept: list[AnyRecord] = [*self.bases.values(), *self.branches.values(), *self.failures]
+        bases = [base for base in self.bases.values() if base.source is None]  # imported ones called nobody
+        kept: list[AnyRecord] = [*bases, *self.branches.values(), *self.failures]
         return sum(len(record.steps) for record in kept)
 
 
@@ -112,7 +113,7 @@ class RunFolder:
         finished: dict[str, Trajectory | Branch] = {**records.bases, **records.branches}
         lines = [canonical_json(finished[cell_id]) + "\n" for cell_id in sorted(finished)]
         path = self.export_folder / "canonical.jsonl"
-        _write_whole(path, "".join(lines))
+        write_whole(path, "".join(lines))
         return path
 
 
@@ -147,7 +148,8 @@ def _read_steps(path: Path) -> list[Step]:
     return [Step.model_validate_json(line) for line in lines[:-1]]  # what follows the last newline is torn
 
 
-def _write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
+    """Write `text` to `path`, whole or not at all; folders are made."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(path.name + PART)
     aside.write_text(text, encoding="utf-8")
@@ -189,8 +191,8 @@ class Journal:
 
     def start_session(self, study_yaml: str, manifest: dict[str, Any]) -> None:
         """Write the resolved study and the manifest, each whole or not at all."""
-        _write_whole(self.folder.manifest_file, json.dumps(manifest, indent=2, sort_keys=True) + "\n")
-        _write_whole(self.folder.study_file, study_yaml)
+        write_whole(self.folder.manifest_file, json.dumps(manifest, indent=2, sort_keys=True) + "\n")
+        write_whole(self.folder.study_file, study_yaml)
 
     def append(self, record: AnyRecord) -> None:
         """Write one whole record durably, then drop its scratch."""

@@ -160,7 +160,7 @@ class OwnScaffold:
         """Read calls, or the one block."""
         return parse(completion, self.dialect)
 
-    def observe(self, observation: Observation, *, timeout_s: float) -> Observation:
+    def observe(self, observation: Observation, action: Action, *, timeout_s: float) -> Observation:
         """Long output is cut in the middle."""
         return with_shown(observation)
 
@@ -214,6 +214,11 @@ class Conversation:
 def parse(completion: Completion, dialect: Dialect) -> Reply:
     """The reply that a completion holds; one that cannot be read carries `format_error`."""
     actions, problem = _PARSERS[dialect](completion)
+    return reply_of(completion, actions, problem, _MARKERS[dialect])
+
+
+def reply_of(completion: Completion, actions: Sequence[Action], problem: str | None, marker: bytes) -> Reply:
+    """The reply in which a scaffold read `actions`, or found `problem`; `marker` opens an action in the raw text."""
     return Reply(
         text=completion.text,
         actions=tuple(actions) if problem is None else (),
@@ -223,7 +228,7 @@ def parse(completion: Completion, dialect: Dialect) -> Reply:
         finish_reason=completion.finish_reason,
         usage=completion.usage,
         tokens=completion.tokens,
-        logprob=_action_logprob(completion, dialect),
+        logprob=_action_logprob(completion, marker),
         propensity=completion.propensity,
         model=completion.model,
     )
@@ -268,14 +273,14 @@ def _parse_fence(completion: Completion) -> tuple[list[Action], str | None]:
 _PARSERS = {"tool_call": _parse_calls, "text": _parse_fence}
 
 
-def _action_logprob(completion: Completion, dialect: Dialect) -> float | None:
+def _action_logprob(completion: Completion, marker: bytes) -> float | None:
     """Sum over the tokens from the action's opening marker to the end.
 
     None unless every token's bytes and log-probability are known and a token starts exactly at the marker.
     """
     if completion.tokens is None or completion.tokens.pieces is None:
         return None
-    start = b"".join(completion.tokens.pieces).find(_MARKERS[dialect])
+    start = b"".join(completion.tokens.pieces).find(marker)
     if start < 0:
         return None
     position, total = 0, 0.0

@@ -19,18 +19,19 @@ from harness.assemble import (
     open_provider,
     open_scaffold,
     open_tasks,
+    scaffold_notes,
     select_tasks,
     stage_of,
 )
 from harness.clean import clean
 from harness.config import Study, identity, load_study, to_yaml
-from harness.errors import JournalError
+from harness.errors import JournalError, UsageError
 from harness.estimate import Estimate, estimate
 from harness.journal import Journal, Records, RunFolder
 from harness.manifest import new_manifest, session
 from harness.progress import Progress
 from harness.record import Branch, Task, Trajectory
-from harness.sweep import Brakes, Tally, owed, plan_bases, plan_branches
+from harness.sweep import Brakes, Tally, base_agents, imported_bases, owed, plan_bases, plan_branches
 from harness.sweep import run as run_cells
 from harness.tasks.protocol import TaskSet
 
@@ -80,9 +81,11 @@ def run_study(
     study = load_study(source, overrides)
     tasks = open_tasks(study.tasks.set)
     chosen = select_tasks(study, tasks)
-    place = _run_folder(study, chosen, folder or Path("runs") / study.name, force_new)
+    open_scaffold(study)  # before anything is written
+    place = run_folder(study, chosen, folder or Path("runs") / study.name, force_new)
     where = ["--run", str(place.path)] if folder or force_new else []
     command = shlex.join(["forkroll", "run", source, *overrides, *where])
+    _require_imports(study, chosen, place, say)
     if place.exists() and not _owed(study, chosen, place.records()):
         done = place.records()
         say(f"all {len(done.bases)} bases and {len(done.branches)} branches are done; nothing to run")
@@ -100,6 +103,21 @@ def dry_run(source: str, overrides: Sequence[str]) -> tuple[Study, Estimate]:
         return study, estimate(study, chosen, tasks.image, present)
 
 
+def _require_imports(study: Study, tasks: Sequence[Task], place: RunFolder, say: Say) -> None:
+    """UsageError where a model that cannot be asked has no base at all; bases that are missing are named."""
+    wanted = imported_bases(study, tasks)
+    bases = place.records().bases if wanted else {}
+    missing = [cell_id for cell_id in wanted if cell_id not in bases]
+    for agent in sorted(study.imported & set(base_agents(study))):
+        if all(base.agent != agent for base in bases.values()):
+            raise UsageError(
+                f"model {agent!r} is imported and {place.path} has no base of it; first: "
+                f"forkroll import KIND LOGS --study STUDY --agent {agent} --run {place.path}"
+            )
+    if missing:
+        say(f"note: {len(missing)} of {len(wanted)} bases were not imported and are left out; first: {missing[0]}")
+
+
 def _session(
     study: Study, tasks: TaskSet, chosen: Sequence[Task], place: RunFolder, *, allow_unsandboxed: bool, say: Say
 ) -> str | None:
@@ -112,10 +130,12 @@ def _session(
         open_models(study) as models,
         Journal(place) as journal,
     ):
-        for note in sandboxes.degraded:
+        departures = scaffold_notes(study)
+        for note in (*sandboxes.degraded, *departures):
             say(f"note: {note}")
         manifest = place.manifest() if place.exists() else new_manifest(study, open_scaffold(study), chosen)
         manifest["sessions"].append(session(sandboxes.provider.name, sandboxes.degraded, models.facts))
+        manifest["sessions"][-1]["scaffold_notes"] = departures
         manifest["tasks"] |= new_manifest(study, open_scaffold(study), chosen)["tasks"]
         journal.start_session(to_yaml(study), manifest)
         for name in place.records().torn:
@@ -150,7 +170,7 @@ def _owed(study: Study, tasks: Sequence[Task], records: Records) -> int:
     return len(bases) + len(owed(plan_branches(study, tasks, records.bases), records))
 
 
-def _run_folder(study: Study, tasks: Sequence[Task], path: Path, force_new: bool) -> RunFolder:
+def run_folder(study: Study, tasks: Sequence[Task], path: Path, force_new: bool) -> RunFolder:
     """The folder for this study: new, or one that this very study made before."""
     place = RunFolder(path)
     differences = _differences(study, tasks, place) if place.exists() else []
@@ -220,6 +240,8 @@ class OpenRun:
 
     folder: RunFolder
     study: Study
+    tasks: tuple[Task, ...]
+    """The study's."""
     records: Records
     owed: tuple[str, ...]
     unplanned: tuple[str, ...]
@@ -237,9 +259,10 @@ def open_run(path: Path) -> OpenRun:
     tasks = select_tasks(study, open_tasks(study.tasks.set))
     records = folder.records()
     planned = [
+        *(cell_id for cell_id in imported_bases(study, tasks) if cell_id in records.bases),
         *(cell.id for cell in plan_bases(study, tasks)),
         *(cell.id for cell in plan_branches(study, tasks, records.bases)),
     ]
     finished = records.finished()
     owed_ids = tuple(cell_id for cell_id in planned if cell_id not in finished)
-    return OpenRun(folder, study, records, owed_ids, tuple(sorted(finished - set(planned))))
+    return OpenRun(folder, study, tuple(tasks), records, owed_ids, tuple(sorted(finished - set(planned))))

@@ -33,13 +33,23 @@ def base_id(task: Task, agent: str) -> str:
 
 
 def plan_bases(study: Study, tasks: Sequence[Task]) -> list[BaseCell]:
-    """One base a task and base model, whatever number of directions share it."""
-    agents = dict.fromkeys(direction.base for direction in study.directions.values())
+    """One base a task and base model, whatever number of directions share it; imported ones are not run."""
+    agents = [agent for agent in base_agents(study) if agent not in study.imported]
     return [
         BaseCell(base_id(task, agent), task, agent, seed_for(study.seed, "base", base_id(task, agent)))
         for task in tasks
         for agent in agents
     ]
+
+
+def base_agents(study: Study) -> list[str]:
+    """The models that bases are of, in the study's order."""
+    return list(dict.fromkeys(direction.base for direction in study.directions.values()))
+
+
+def imported_bases(study: Study, tasks: Sequence[Task]) -> list[str]:
+    """Ids of the bases that are to be imported: those of models that cannot be asked."""
+    return [base_id(task, agent) for task in tasks for agent in base_agents(study) if agent in study.imported]
 
 
 def plan_branches(study: Study, tasks: Sequence[Task], bases: Mapping[str, Trajectory]) -> list[BranchCell]:
