@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from harness.agent import Agent, ModelAgent
 from harness.branch import Stage
 from harness.config import OpenAIModel, ScriptedModel, SimulatedModel, Study
-from harness.errors import ConfigError, ModelError
+from harness.errors import ConfigError
 from harness.importers.continuing import logged_scaffold
 from harness.model.protocol import ModelClient, Sampling
 from harness.prompting import OwnScaffold
@@ -25,6 +25,10 @@ from harness.scaffold.protocol import Scaffold
 from harness.tasks.protocol import TaskSet
 
 if TYPE_CHECKING:
+    from harness.model.gate import Gate
+    from harness.model.openai import OpenAIClient
+    from harness.model.patience import Patience
+    from harness.model.request import RequestForm
     from harness.model.simulated.process import SimulatedServer
     from harness.sandbox.live import LiveProvider
 
@@ -166,26 +170,58 @@ class OpenModels:
     facts: Mapping[str, object]
     servers: Sequence["SimulatedServer"]
     """Servers that were started for the run."""
+    spoken: Mapping[str, "OpenAIClient"]
+    """Those of the clients that speak HTTP."""
+    keys: Sequence[str]
+    """What is wrong with how keys are kept."""
+
+    def notes(self) -> list[str]:
+        """What is less than the study asks for, as far as it has shown."""
+        told = [f"model {name!r}: {note}" for name, client in self.spoken.items() for note in client.notes()]
+        return [*self.keys, *told]
 
 
 @contextmanager
 def open_models(study: Study) -> Iterator[OpenModels]:
-    """Start the servers that the study brings along, and connect to all."""
+    """Start the servers that the study brings along, and make a client for each model; nothing is asked yet."""
+    from harness.model.gate import Gate
+
     with ExitStack() as stack:
         clients: dict[str, ModelClient] = {}
+        spoken: dict[str, OpenAIClient] = {}
         facts: dict[str, object] = {}
+        keys: list[str] = []
+        gates = _gates(study)
         for name, model in study.models.items():
             if isinstance(model, ScriptedModel):
                 clients[name], facts[name] = _scripted(model), model.model_dump()
             elif isinstance(model, OpenAIModel):
-                clients[name], facts[name] = _openai(name, model, stack), model.model_dump()
+                spoken[name], facts[name] = _openai(name, model, gates[_family(model)], keys, stack), model.model_dump()
         simulated = {name: model for name, model in study.models.items() if isinstance(model, SimulatedModel)}
         servers = _start_simulated(simulated, stack)
         for name, model in simulated.items():
-            clients[name] = _simulated(servers[model.noise], model, stack)
+            gate = gates.setdefault(servers[model.noise].base_url, Gate())
+            spoken[name] = _simulated(servers[model.noise], model, gate, stack)
             facts[name] = {**model.model_dump(), "served_over": "http"}
+        clients |= spoken
         facts |= {name: study.models[name].model_dump() for name in study.imported}
-        yield OpenModels(clients, facts, list(servers.values()))
+        asked = {name: clients[name] for name in study.models if name in clients}
+        yield OpenModels(asked, facts, list(servers.values()), spoken, keys)
+
+
+def _family(model: OpenAIModel) -> str:
+    return model.family or model.base_url
+
+
+def _gates(study: Study) -> "dict[str, Gate]":
+    """One gate a family; of several caps the lowest holds."""
+    from harness.model.gate import Gate
+
+    caps: dict[str, list[int]] = {}
+    for model in study.models.values():
+        if isinstance(model, OpenAIModel):
+            caps.setdefault(_family(model), []).extend([model.concurrency] if model.concurrency else [])
+    return {family: Gate(min(stated, default=None)) for family, stated in caps.items()}
 
 
 def _scripted(model: ScriptedModel) -> ModelClient:
@@ -194,22 +230,46 @@ def _scripted(model: ScriptedModel) -> ModelClient:
     return ScriptedClient(model.commands)
 
 
-def _openai(name: str, model: OpenAIModel, stack: ExitStack) -> ModelClient:
-    from harness.model.openai import OpenAIClient, Patience
+def _openai(name: str, model: OpenAIModel, gate: "Gate", keys: list[str], stack: ExitStack) -> "OpenAIClient":
+    from harness.model.keys import read_key
+    from harness.model.openai import OpenAIClient
 
-    key = os.environ.get(model.api_key_env) if model.api_key_env else None
-    if model.api_key_env and not key:
-        raise ConfigError(f"model {name!r}: environment variable {model.api_key_env} is not set")
-    patience = Patience(request_seconds=model.request_seconds)
-    client = OpenAIClient(model.base_url, model.model, api_key=key, patience=patience)
+    key, note = read_key(model.api_key_env, model.api_key_file, f"models.{name}")
+    keys += [] if note is None else [note]
+    client = OpenAIClient(
+        model.base_url,
+        model.model,
+        key=key,
+        form=_form(model),
+        patience=_patience(model),
+        gate=gate,
+        say=lambda text: print(f"note: model {name!r}: {text}", file=sys.stderr),
+    )
     stack.callback(client.close)
-    try:
-        served = client.served_models()
-    except ModelError as error:
-        raise ConfigError(f"model {name!r}: no answer from {model.base_url}: {error}") from None
-    if model.model not in served:
-        raise ConfigError(f"model {name!r}: {model.base_url} does not serve {model.model!r}; it serves {served}")
     return client
+
+
+def _form(model: OpenAIModel) -> "RequestForm":
+    from harness.model.request import RequestForm
+
+    return RequestForm(
+        max_tokens_key=model.max_tokens_key,
+        omit=frozenset(model.omit),
+        chat_template_kwargs=model.chat_template_kwargs,
+        extra_body=model.extra_body,
+        alternate=model.roles == "alternate",
+        fold_system=model.fold_system,
+    )
+
+
+def _patience(model: OpenAIModel) -> "Patience":
+    from harness.model.patience import Patience
+
+    return Patience(
+        request_seconds=model.request_seconds,
+        passing_attempts=model.attempts,
+        longest_wait_seconds=model.longest_wait_seconds,
+    )
 
 
 def _start_simulated(models: Mapping[str, SimulatedModel], stack: ExitStack) -> "dict[str, SimulatedServer]":
@@ -220,10 +280,10 @@ def _start_simulated(models: Mapping[str, SimulatedModel], stack: ExitStack) -> 
     return {noise: stack.enter_context(SimulatedServer(["--noise", noise])) for noise in kinds}
 
 
-def _simulated(server: "SimulatedServer", model: SimulatedModel, stack: ExitStack) -> ModelClient:
+def _simulated(server: "SimulatedServer", model: SimulatedModel, gate: "Gate", stack: ExitStack) -> "OpenAIClient":
     from harness.model.openai import OpenAIClient
 
-    client = OpenAIClient(server.base_url, model.profile)
+    client = OpenAIClient(server.base_url, model.profile, gate=gate)
     stack.callback(client.close)
     return client
 
