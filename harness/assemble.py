@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from harness.agent import Agent, ModelAgent
 from harness.branch import Stage
-from harness.config import OpenAIModel, ScriptedModel, SimulatedModel, Study
+from harness.config import OpenAIModel, RecordedModel, ScriptedModel, SimulatedModel, Study
 from harness.errors import ConfigError, ModelError
+from harness.journal import RunFolder
 from harness.model.protocol import ModelClient, Sampling
 from harness.prompting import OwnScaffold
 from harness.record import Task
@@ -23,6 +24,7 @@ from harness.scaffold.protocol import Scaffold
 from harness.tasks.protocol import TaskSet
 
 if TYPE_CHECKING:
+    from harness.model.recorded import Cassette
     from harness.model.simulated.process import SimulatedServer
     from harness.sandbox.live import LiveProvider
 
@@ -131,7 +133,7 @@ def _limits(study: Study) -> SandboxLimits:
 
 
 def _refuse_unsandboxed(study: Study, allowed: bool) -> None:
-    real = [name for name, model in study.models.items() if isinstance(model, OpenAIModel)]
+    real = [name for name, model in study.models.items() if isinstance(model, OpenAIModel | RecordedModel)]
     if real and not allowed:
         raise ConfigError(
             f"model {real[0]!r} would run commands of its own choice on this machine without a sandbox; "
@@ -160,12 +162,48 @@ def open_models(study: Study) -> Iterator[OpenModels]:
                 clients[name], facts[name] = _scripted(model), model.model_dump()
             elif isinstance(model, OpenAIModel):
                 clients[name], facts[name] = _openai(name, model, stack), model.model_dump()
+            elif isinstance(model, RecordedModel):
+                clients[name], facts[name] = _recorded(name, model), model.model_dump()
         simulated = {name: model for name, model in study.models.items() if isinstance(model, SimulatedModel)}
         servers = _start_simulated(simulated, stack)
         for name, model in simulated.items():
             clients[name] = _simulated(servers[model.noise], model, stack)
             facts[name] = {**model.model_dump(), "served_over": "http"}
         yield OpenModels(clients, facts, list(servers.values()))
+
+
+def recorded_models(study: Study, source: Path) -> OpenModels:
+    """Every model of the study answered from the records of the run at `source`: no server is started or asked."""
+    from harness.model.recorded import RecordedClient
+
+    cassette = _cassette(source)
+    if not set(cassette.models()) & set(study.models):
+        raise ConfigError(f"{source}: no steps by {', '.join(study.models)}; it has {_listed(cassette.models())}")
+    clients = {name: RecordedClient(cassette, name) for name in study.models}
+    facts = {name: {"client": "recorded", "run": str(source), "model": name} for name in study.models}
+    return OpenModels(clients, facts, ())
+
+
+def _recorded(name: str, model: RecordedModel) -> ModelClient:
+    from harness.model.recorded import RecordedClient
+
+    cassette = _cassette(Path(model.run))
+    if model.model not in cassette.models():
+        has = _listed(cassette.models())
+        raise ConfigError(f"model {name!r}: {model.run} has no steps by {model.model!r}; it has {has}")
+    return RecordedClient(cassette, model.model)
+
+
+def _cassette(source: Path) -> "Cassette":
+    from harness.model.recorded import cassette_of
+
+    folder = RunFolder(source).require()
+    folder.manifest()  # refuses another schema: its requests have no names or other ones
+    return cassette_of(folder.records(), str(source))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"
 
 
 def _scripted(model: ScriptedModel) -> ModelClient:
@@ -213,12 +251,17 @@ def open_scaffold(study: Study) -> Scaffold:
     return OwnScaffold(study.dialect)
 
 
+def sampling_of(study: Study) -> Sampling:
+    """How the study draws completions."""
+    wanted = study.sampling
+    return Sampling(wanted.temperature, wanted.max_tokens, wanted.logprobs)
+
+
 def agents_maker(
     study: Study, scaffold: Scaffold, clients: Mapping[str, ModelClient]
 ) -> Callable[[], Mapping[str, Agent]]:
     """Makes fresh agents for one rollout."""
-    wanted = study.sampling
-    sampling = Sampling(wanted.temperature, wanted.max_tokens, wanted.logprobs)
+    sampling = sampling_of(study)
     return lambda: {name: ModelAgent(client, scaffold, sampling) for name, client in clients.items()}
 
 

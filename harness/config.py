@@ -69,7 +69,18 @@ class OpenAIModel(Section):
     request_seconds: float = Field(default=600.0, gt=0)
 
 
-ModelSection = Annotated[SimulatedModel | ScriptedModel | OpenAIModel, Field(discriminator="client")]
+class RecordedModel(Section):
+    """Answers from the records of a run, and nobody is asked. Its calls must be those of the record: study seed, names
+    of models and directions, prompts and sampling decide them."""
+
+    client: Literal["recorded"]
+    run: str
+    """The run's folder; a relative one is looked for where the command is started."""
+    model: Name
+    """That run's name of the model."""
+
+
+ModelSection = Annotated[SimulatedModel | ScriptedModel | OpenAIModel | RecordedModel, Field(discriminator="client")]
 
 
 class Direction(Section):
@@ -261,7 +272,7 @@ def _apply(content: dict[str, Any], override: str) -> None:
 def _explain(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     location = [part for part in first["loc"] if not str(part).startswith("function-")]
-    key = ".".join(str(part) for part in location if part not in ("simulated", "scripted", "openai"))
+    key = ".".join(str(part) for part in location if part not in ("simulated", "scripted", "openai", "recorded"))
     if first["type"] == "extra_forbidden":
         return f"unknown key `{key}`{_nearest(str(location[-1]), _keys_at(location[:-1]))}"
     if first["type"] == "missing":

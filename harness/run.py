@@ -7,17 +7,26 @@ import shlex
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.assemble import OpenProvider, open_models, open_provider, open_scaffold, open_tasks, select_tasks, stage_of
+from harness.assemble import (
+    OpenProvider,
+    open_models,
+    open_provider,
+    open_scaffold,
+    open_tasks,
+    recorded_models,
+    select_tasks,
+    stage_of,
+)
 from harness.clean import clean
 from harness.config import Study, identity, load_study, to_yaml
-from harness.errors import JournalError
+from harness.errors import ConfigError, JournalError
 from harness.journal import Journal, Records, RunFolder
-from harness.manifest import new_manifest, session
+from harness.manifest import new_manifest, prompts_digest, session
 from harness.progress import Progress
 from harness.record import Branch, Task, Trajectory
 from harness.sweep import Brakes, Tally, owed, plan_bases, plan_branches
@@ -65,24 +74,46 @@ def run_study(
     force_new: bool,
     allow_unsandboxed: bool,
     say: Say,
+    recorded: Path | None = None,
 ) -> Finished:
-    """Run what the study owes. Raises UsageError, with nothing written, when the input is at fault."""
+    """Run what the study owes. Raises UsageError, with nothing written, when the input is at fault.
+
+    `recorded`: a run whose records answer in place of every model; the folder is then runs/NAME-recorded.
+    """
     study = load_study(source, overrides)
+    if recorded is not None:
+        folder = _beside(recorded, folder or Path("runs") / f"{study.name}-recorded")
     tasks = open_tasks(study.tasks.set)
     chosen = select_tasks(study, tasks)
     place = _run_folder(study, chosen, folder or Path("runs") / study.name, force_new)
     where = ["--run", str(place.path)] if folder or force_new else []
+    where += ["--recorded", str(recorded)] if recorded is not None else []
     command = shlex.join(["forkroll", "run", source, *overrides, *where])
     if place.exists() and not _owed(study, chosen, place.records()):
         done = place.records()
         say(f"all {len(done.bases)} bases and {len(done.branches)} branches are done; nothing to run")
         return Finished(place, command, owed=0, stopped=None)
-    stopped = _session(study, tasks, chosen, place, allow_unsandboxed=allow_unsandboxed, say=say)
+    stopped = _session(study, tasks, chosen, place, recorded, allow_unsandboxed=allow_unsandboxed, say=say)
     return Finished(place, command, _owed(study, chosen, place.records()), stopped)
 
 
+def _beside(recorded: Path, folder: Path) -> Path:
+    """`folder`, which must be another run's than the one that answers."""
+    RunFolder(recorded).require()
+    if folder.resolve() == recorded.resolve():
+        raise ConfigError(f"{folder} cannot answer for itself; name another folder for the new run with --run DIR")
+    return folder
+
+
 def _session(
-    study: Study, tasks: TaskSet, chosen: Sequence[Task], place: RunFolder, *, allow_unsandboxed: bool, say: Say
+    study: Study,
+    tasks: TaskSet,
+    chosen: Sequence[Task],
+    place: RunFolder,
+    recorded: Path | None,
+    *,
+    allow_unsandboxed: bool,
+    say: Say,
 ) -> str | None:
     """One session; why it ended early, or None."""
     scratch = place.path.absolute() / "sandboxes"
@@ -90,10 +121,10 @@ def _session(
         say(f"note: removed {reaped.kind} {reaped.name}, left by a dead driver")
     with (
         open_provider(study, scratch, allow_unsandboxed=allow_unsandboxed) as sandboxes,
-        open_models(study) as models,
+        open_models(study) if recorded is None else nullcontext(recorded_models(study, recorded)) as models,
         Journal(place) as journal,
     ):
-        for note in sandboxes.degraded:
+        for note in (*sandboxes.degraded, *_says_of_source(study, recorded)):
             say(f"note: {note}")
         manifest = place.manifest() if place.exists() else new_manifest(study, open_scaffold(study), chosen)
         manifest["sessions"].append(session(sandboxes.provider.name, sandboxes.degraded, models.facts))
@@ -108,6 +139,19 @@ def _session(
         _record_what_use_showed(manifest["sessions"][-1], sandboxes, say)
         journal.start_session(to_yaml(study), manifest)
     return _why_stopped(tallies)
+
+
+def _says_of_source(study: Study, recorded: Path | None) -> Iterator[str]:
+    """Who answers, and where the study that was recorded is another one: what hangs on that is a miss."""
+    if recorded is None:
+        return
+    yield f"models answer from the records of {recorded}; no server is asked"
+    before, now = identity(load_study(str(RunFolder(recorded).study_file))), identity(study)
+    for key in sorted(before.keys() | now.keys()):
+        if before.get(key) != now.get(key) and not key.startswith("models."):
+            yield f"{recorded} was made with `{key}` {before.get(key)!r}, this study has {now.get(key)!r}"
+    if RunFolder(recorded).manifest()["prompts_digest"] != prompts_digest(open_scaffold(study)):
+        yield f"the prompts were changed since {recorded} was made"
 
 
 def _record_what_use_showed(entry: dict[str, Any], sandboxes: OpenProvider, say: Say) -> None:

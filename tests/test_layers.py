@@ -43,7 +43,11 @@ LEVELS = {
     "harness.model": 1,
     "harness.model.protocol": 1,
     "harness.model.scripted": 2,
-    "harness.model.openai": 2,
+    "harness.model.request": 2,
+    "harness.model.said": 2,
+    "harness.model.scoring": 2,
+    "harness.model.recorded": 3,
+    "harness.model.openai": 3,
     "harness.model.simulated": 1,
     "harness.model.simulated.tokens": 1,
     "harness.model.simulated.profiles": 1,
@@ -76,6 +80,7 @@ LEVELS = {
     "harness.show": 2,
     "harness.doctor": 8,
     "harness.truth": 10,
+    "harness.forced": 11,
     "harness.cli": 12,
     "analysis": 0,
     "analysis.table": 1,
@@ -88,6 +93,7 @@ LEVELS = {
     "analysis.paper": 2,
     "analysis.paper_tables": 3,
     "analysis.fork_tables": 3,
+    "analysis.score_table": 2,
 }
 FORBIDDEN_NAMES = {"utils", "helpers", "common", "misc"}
 

@@ -5,7 +5,6 @@ permanent (ModelError, at once); passing (waited out, honouring Retry-After, a b
 (asked again, fewer times). A reply that was cut off in transit is thrown away whole and asked again.
 """
 
-import hashlib
 import math
 import re
 import threading
@@ -20,7 +19,9 @@ from typing import Any
 import httpx
 
 from harness.errors import ContextOverflow, ModelError
-from harness.model.protocol import Completion, Message, Sampling
+from harness.model import scoring
+from harness.model.protocol import Completion, Message, Said, Sampling, Scored
+from harness.model.scoring import as_logprob, digest_of_ids
 from harness.record import Tokens, ToolCall, Usage, clean_text
 
 _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
@@ -102,29 +103,16 @@ class OpenAIClient:
         with self._in_flight() as flying:
             return self._with_patience("/chat/completions", body, flying)
 
-    def score(
-        self,
-        messages: Sequence[Message],
-        continuation: str,
-        action: str,
-        *,
-        tools: Sequence[Mapping[str, Any]],
-    ) -> float | None:
-        """Teacher forcing by `prompt_logprobs`; None where the server gives a sentinel instead of a number."""
-        chat = {"model": self._model, "messages": list(messages), "tools": list(tools), "add_generation_prompt": True}
-        spans = [self._tokenize(chat)]
-        spans += [self._tokenize({"model": self._model, "prompt": text}) for text in (continuation, action) if text]
-        prompt = [token for span in spans for token in span]
-        body = {"model": self._model, "prompt": prompt, "max_tokens": 1, "prompt_logprobs": 0}
-        answer = self._request("POST", "/completions", body)
-        scores = answer["choices"][0].get("prompt_logprobs") or answer.get("prompt_logprobs") or []
-        return _sum_scores(scores, prompt, len(spans[-1]))
+    def score(self, messages: Sequence[Message], said: Said, *, tools: Sequence[Mapping[str, Any]]) -> Scored:
+        """Teacher forcing by `prompt_logprobs`."""
+        chat: dict[str, Any] = {"messages": list(messages)}
+        if tools:
+            chat["tools"] = list(tools)
+        return scoring.score(self._post, self._model, chat, said)
 
-    def _tokenize(self, body: Mapping[str, Any]) -> list[int]:
+    def _post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         # vLLM serves /tokenize beside /v1, not below it.
-        root = self._base_url.removesuffix("/v1")
-        tokens = self._request("POST", "/tokenize", body, root=root).get("tokens", [])
-        return [int(token) for token in tokens]
+        return self._request("POST", path, body, root=self._base_url.removesuffix("/v1"))
 
     @contextmanager
     def _in_flight(self) -> Iterator[int]:
@@ -222,7 +210,7 @@ def _read_completion(answer: Mapping[str, Any], flying: int, retries: int) -> Co
         model=clean_text(str(answer.get("model", ""))),
         reasoning=_optional_text(message.get("reasoning_content") or message.get("reasoning")),
         tokens=None if content is None else _read_tokens(content, choice.get("token_ids")),
-        prompt_digest=_digest_of_ids(answer.get("prompt_token_ids") or choice.get("prompt_token_ids")),
+        prompt_digest=digest_of_ids(answer.get("prompt_token_ids") or choice.get("prompt_token_ids")),
         propensity=(choice.get("forkroll") or {}).get("propensity"),
         cached_prompt_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
         server_epoch=_optional_text(answer.get("system_fingerprint")),
@@ -266,13 +254,6 @@ def _without_halves(arguments: str) -> str:
     return _ESCAPES.sub(lambda found: "\\ufffd" if found["half"] else found[0], arguments)
 
 
-def as_logprob(value: object) -> float | None:
-    """`value` as a log-probability; None for what servers send in place of one (-9999, -inf, null)."""
-    if not isinstance(value, int | float) or not math.isfinite(value) or value <= -9999:
-        return None
-    return float(value)
-
-
 def _read_tokens(content: Sequence[Mapping[str, Any]], ids: Sequence[int] | None) -> Tokens:
     logprobs = tuple(as_logprob(entry.get("logprob")) for entry in content)
     # Ids are kept only when they align one to one: an end-of-text id without a score would shift them.
@@ -284,20 +265,3 @@ def _read_tokens(content: Sequence[Mapping[str, Any]], ids: Sequence[int] | None
 def _read_pieces(content: Sequence[Mapping[str, Any]]) -> tuple[bytes, ...] | None:
     pieces = [entry.get("bytes") for entry in content]
     return None if any(piece is None for piece in pieces) else tuple(bytes(piece) for piece in pieces if piece)
-
-
-def _digest_of_ids(ids: Sequence[int] | None) -> str | None:
-    return None if ids is None else hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()
-
-
-def _sum_scores(scores: Sequence[Any], prompt: Sequence[int], count: int) -> float | None:
-    """Sum over the last `count` tokens of `prompt`; None unless every one has a number."""
-    if len(scores) != len(prompt):
-        return None
-    total = 0.0
-    for entry, token in zip(scores[-count:], prompt[-count:], strict=True):
-        value = as_logprob(((entry or {}).get(str(token)) or {}).get("logprob"))
-        if value is None:
-            return None
-        total += value
-    return total
