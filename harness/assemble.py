@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 from harness.agent import Agent, ModelAgent
 from harness.branch import Stage
-from harness.config import OpenAIModel, ScriptedModel, SimulatedModel, Study
+from harness.config import OpenAIModel, RecordedModel, ScriptedModel, SimulatedModel, Study
 from harness.errors import ConfigError
 from harness.importers.continuing import logged_scaffold
+from harness.journal import RunFolder
 from harness.model.protocol import ModelClient, Sampling
 from harness.prompting import OwnScaffold
 from harness.record import Task
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from harness.model.gate import Gate
     from harness.model.openai import OpenAIClient
     from harness.model.patience import Patience
+    from harness.model.recorded import Cassette
     from harness.model.request import RequestForm
     from harness.model.simulated.process import SimulatedServer
     from harness.sandbox.live import LiveProvider
@@ -154,7 +156,7 @@ def _limits(study: Study) -> SandboxLimits:
 
 
 def _refuse_unsandboxed(study: Study, allowed: bool) -> None:
-    real = [name for name, model in study.models.items() if isinstance(model, OpenAIModel)]
+    real = [name for name, model in study.models.items() if isinstance(model, OpenAIModel | RecordedModel)]
     if real and not allowed:
         raise ConfigError(
             f"model {real[0]!r} would run commands of its own choice on this machine without a sandbox; "
@@ -197,6 +199,8 @@ def open_models(study: Study) -> Iterator[OpenModels]:
                 clients[name], facts[name] = _scripted(model), model.model_dump()
             elif isinstance(model, OpenAIModel):
                 spoken[name], facts[name] = _openai(name, model, gates[_family(model)], keys, stack), model.model_dump()
+            elif isinstance(model, RecordedModel):
+                clients[name], facts[name] = _recorded(name, model), model.model_dump()
         simulated = {name: model for name, model in study.models.items() if isinstance(model, SimulatedModel)}
         servers = _start_simulated(simulated, stack)
         for name, model in simulated.items():
@@ -222,6 +226,40 @@ def _gates(study: Study) -> "dict[str, Gate]":
         if isinstance(model, OpenAIModel):
             caps.setdefault(_family(model), []).extend([model.concurrency] if model.concurrency else [])
     return {family: Gate(min(stated, default=None)) for family, stated in caps.items()}
+
+
+def recorded_models(study: Study, source: Path) -> OpenModels:
+    """Every model of the study answered from the records of the run at `source`: no server is started or asked."""
+    from harness.model.recorded import RecordedClient
+
+    cassette = _cassette(source)
+    if not set(cassette.models()) & set(study.models):
+        raise ConfigError(f"{source}: no steps by {', '.join(study.models)}; it has {_listed(cassette.models())}")
+    clients = {name: RecordedClient(cassette, name) for name in study.models}
+    facts = {name: {"client": "recorded", "run": str(source), "model": name} for name in study.models}
+    return OpenModels(clients, facts, (), {}, ())
+
+
+def _recorded(name: str, model: RecordedModel) -> ModelClient:
+    from harness.model.recorded import RecordedClient
+
+    cassette = _cassette(Path(model.run))
+    if model.model not in cassette.models():
+        has = _listed(cassette.models())
+        raise ConfigError(f"model {name!r}: {model.run} has no steps by {model.model!r}; it has {has}")
+    return RecordedClient(cassette, model.model)
+
+
+def _cassette(source: Path) -> "Cassette":
+    from harness.model.recorded import cassette_of
+
+    folder = RunFolder(source).require()
+    folder.manifest()  # refuses another schema: its requests have no names or other ones
+    return cassette_of(folder.records(), str(source))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"
 
 
 def _scripted(model: ScriptedModel) -> ModelClient:
@@ -318,10 +356,15 @@ def scaffold_notes(study: Study) -> list[str]:
     return MiniScaffold.named(study.scaffold.config, study.dialect).notes(study.limits)
 
 
+def sampling_of(study: Study) -> Sampling:
+    """How the study draws completions."""
+    wanted = study.sampling
+    return Sampling(wanted.temperature, wanted.max_tokens, wanted.logprobs)
+
+
 def agents_maker(study: Study, clients: Mapping[str, ModelClient]) -> Callable[[Scaffold], Mapping[str, Agent]]:
     """Makes fresh agents for one rollout in a scaffold."""
-    wanted = study.sampling
-    sampling = Sampling(wanted.temperature, wanted.max_tokens, wanted.logprobs)
+    sampling = sampling_of(study)
     return lambda scaffold: {name: ModelAgent(client, scaffold, sampling) for name, client in clients.items()}
 
 

@@ -185,4 +185,11 @@ def _continue(
 
 def _ending(task: Task, done: Continuation, patch: bytes, stage: Stage) -> Ending:
     outcome = score(task, patch, stage.tasks, stage.provider)
-    return Ending(spent=done.spent, stop=done.stop, submission=done.submission, patch=patch, outcome=outcome)
+    return Ending(
+        spent=done.spent,
+        stop=done.stop,
+        refused_request=done.refused_request,
+        submission=done.submission,
+        patch=patch,
+        outcome=outcome,
+    )

@@ -58,6 +58,10 @@ def run(
     force_new: Annotated[
         bool, typer.Option("--force-new", help="Where the folder holds another study: make a sibling folder.")
     ] = False,
+    recorded: Annotated[
+        Path | None,
+        typer.Option("--recorded", help="Answer every model from this run's records; into runs/<study name>-recorded."),
+    ] = None,
     allow_unsandboxed: UnsandboxedOption = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan (cells, images, calls, tokens, GPU hours); run nothing.")
@@ -77,6 +81,7 @@ def run(
         force_new=force_new,
         allow_unsandboxed=allow_unsandboxed,
         say=_say,
+        recorded=recorded,
     )
     _print_tables(_fork_tables(finished.folder.path), "json" if as_json else "text")
     for text in finished.closing_lines():
@@ -127,6 +132,28 @@ def tables(
     """Tables of a run, or the paper's main tables recomputed from its released data."""
     made = _paper_tables(folder, bucket, seed, resamples) if paper else _run_tables(folder)
     _print_tables(made, form)
+
+
+@app.command()
+def score(
+    folder: RunArgument,
+    model: Annotated[str, typer.Option("--model", help="The study's name of the model that scores.")],
+    of: Annotated[str, typer.Option("--of", help="Steps of: base, branches or all.")] = "all",
+    twice: Annotated[bool, typer.Option("--twice", help="Ask again in another order and print the spread.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
+) -> None:
+    """Log-probabilities of a run's actions under a model of its study, by teacher forcing. Resumes where it stopped."""
+    from analysis.score_table import score_table
+    from harness.errors import UsageError
+    from harness.forced import Of, score_run
+
+    chosen = next((known for known in get_args(Of) if known == of), None)
+    if chosen is None:
+        raise UsageError(f"--of is one of {', '.join(get_args(Of))}, not {of!r}")
+    forced = score_run(folder, model, of=chosen, twice=twice, say=_say)
+    _print_tables([score_table(folder, model)], "json" if as_json else "text")
+    _say(forced.closing_line())
+    raise typer.Exit(forced.exit_code)
 
 
 @app.command()

@@ -136,7 +136,24 @@ class ImportedModel(Section):
     client: Literal["imported"]
 
 
-ModelSection = Annotated[SimulatedModel | ScriptedModel | OpenAIModel | ImportedModel, Field(discriminator="client")]
+class RecordedModel(Section):
+    """Answers from the records of a run, and nobody is asked. Its calls must be those of the record: study seed, names
+    of models and directions, prompts and sampling decide them."""
+
+    client: Literal["recorded"]
+    run: str
+    """The run's folder; a relative one is looked for where the command is started."""
+    model: Name
+    """That run's name of the model."""
+
+
+ModelSection = Annotated[
+    SimulatedModel | ScriptedModel | OpenAIModel | ImportedModel | RecordedModel, Field(discriminator="client")
+]
+_CLIENTS = frozenset(
+    get_args(kind.model_fields["client"].annotation)[0] for kind in get_args(get_args(ModelSection)[0])
+)
+"""What tells the kinds of model apart; pydantic puts it into the place of an error, where nobody wrote it."""
 
 
 class Direction(Section):
@@ -397,7 +414,7 @@ def _apply(content: dict[str, Any], override: str) -> None:
 def _explain(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     location = [part for part in first["loc"] if not str(part).startswith("function-")]
-    key = ".".join(str(part) for part in location if part not in ("simulated", "scripted", "openai", "imported"))
+    key = ".".join(str(part) for part in location if part not in _CLIENTS)
     if first["type"] == "extra_forbidden":
         return f"unknown key `{key}`{_nearest(str(location[-1]), _keys_at(location[:-1]))}"
     if first["type"] == "missing":

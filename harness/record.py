@@ -291,6 +291,8 @@ class Ending(Record):
 
     spent: Spent
     stop: Stop
+    refused_request: str | None = None
+    """Digest of the request that no longer fitted the context, as `Step.request_digest`; None unless one was sent."""
     submission: str | None = None
     """What the submitting command printed after the submit word; None when it never submitted."""
     patch: Raw
@@ -427,6 +429,33 @@ class Failure(Record):
     steps: tuple[Step, ...] = ()
     """What had been done before it failed."""
     provenance: Provenance
+
+
+How = Literal["ids", "text"]
+"""How the tokens of an action were known that was scored. ids: those that were generated, as logged; the sum is that of
+the same tokens. text: what was generated as the scoring model's own tokenizer cuts it, without an end-of-turn token."""
+
+
+class Score(Record):
+    """Log-probability of one step's action under a model that may not have acted: teacher forcing."""
+
+    kind: Literal["score"] = "score"
+    cell: str
+    """Id of the base or branch that took the step."""
+    step: int
+    agent: str
+    """The study's name of the model that acted."""
+    model: str
+    """The study's name of the model that scored."""
+    take: int = 1
+    """2: asked again in another order."""
+    logprob: float | None
+    """Sum over the action's span, natural logarithm at temperature 1; None when unknown, and then `why` says why."""
+    tokens: int | None
+    """Tokens in the span; None when unknown."""
+    how: How | None
+    """None when the action was not even sent."""
+    why: str = ""
 
 
 AnyRecord = Trajectory | Branch | Failure

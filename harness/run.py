@@ -7,7 +7,7 @@ import shlex
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,17 @@ from harness.assemble import (
     open_provider,
     open_scaffold,
     open_tasks,
+    recorded_models,
     scaffold_notes,
     select_tasks,
     stage_of,
 )
 from harness.clean import clean
 from harness.config import Study, identity, load_study, to_yaml
-from harness.errors import JournalError, UsageError
+from harness.errors import ConfigError, JournalError, UsageError
 from harness.estimate import Estimate, estimate
 from harness.journal import Journal, Records, RunFolder
-from harness.manifest import new_manifest, session
+from harness.manifest import new_manifest, prompts_digest, session
 from harness.preflight import check_models
 from harness.progress import Progress
 from harness.record import Branch, Task, Trajectory
@@ -80,21 +81,28 @@ def run_study(
     force_new: bool,
     allow_unsandboxed: bool,
     say: Say,
+    recorded: Path | None = None,
 ) -> Finished:
-    """Run what the study owes. Raises UsageError, with nothing written, when the input is at fault."""
+    """Run what the study owes. Raises UsageError, with nothing written, when the input is at fault.
+
+    `recorded`: a run whose records answer in place of every model; the folder is then runs/NAME-recorded.
+    """
     study = load_study(source, overrides)
+    if recorded is not None:
+        folder = _beside(recorded, folder or Path("runs") / f"{study.name}-recorded")
     tasks = open_tasks(study.tasks.set)
     chosen = select_tasks(study, tasks)
     open_scaffold(study)  # before anything is written
     place = run_folder(study, chosen, folder or Path("runs") / study.name, force_new)
     where = ["--run", str(place.path)] if folder or force_new else []
+    where += ["--recorded", str(recorded)] if recorded is not None else []
     command = shlex.join(["forkroll", "run", source, *overrides, *where])
     _require_imports(study, chosen, place, say)
     if place.exists() and not _owed(study, chosen, place.records()):
         done = place.records()
         say(f"all {len(done.bases)} bases and {len(done.branches)} branches are done; nothing to run")
         return Finished(place, command, owed=0, stopped=None)
-    stopped = _session(study, tasks, chosen, place, allow_unsandboxed=allow_unsandboxed, say=say)
+    stopped = _session(study, tasks, chosen, place, recorded, allow_unsandboxed=allow_unsandboxed, say=say)
     return Finished(place, command, _owed(study, chosen, place.records()), stopped)
 
 
@@ -122,17 +130,33 @@ def _require_imports(study: Study, tasks: Sequence[Task], place: RunFolder, say:
         say(f"note: {len(missing)} of {len(wanted)} bases were not imported and are left out; first: {missing[0]}")
 
 
+def _beside(recorded: Path, folder: Path) -> Path:
+    """`folder`, which must be another run's than the one that answers."""
+    RunFolder(recorded).require()
+    if folder.resolve() == recorded.resolve():
+        raise ConfigError(f"{folder} cannot answer for itself; name another folder for the new run with --run DIR")
+    return folder
+
+
 def _session(
-    study: Study, tasks: TaskSet, chosen: Sequence[Task], place: RunFolder, *, allow_unsandboxed: bool, say: Say
+    study: Study,
+    tasks: TaskSet,
+    chosen: Sequence[Task],
+    place: RunFolder,
+    recorded: Path | None,
+    *,
+    allow_unsandboxed: bool,
+    say: Say,
 ) -> str | None:
     """One session; why it ended early, or None."""
     scratch = place.path.absolute() / "sandboxes"
     for reaped in clean([place.path], only=place.path, containers=study.sandbox.provider == "docker"):
         say(f"note: removed {reaped.kind} {reaped.name}, left by a dead driver")
-    with open_provider(study, scratch, allow_unsandboxed=allow_unsandboxed) as sandboxes, open_models(study) as models:
+    models_of = open_models(study) if recorded is None else nullcontext(recorded_models(study, recorded))
+    with open_provider(study, scratch, allow_unsandboxed=allow_unsandboxed) as sandboxes, models_of as models:
         unchecked = check_models(study, chosen, open_scaffold(study), models.spoken)
         degraded = [*sandboxes.degraded, *models.notes(), *unchecked]
-        for note in (*degraded, *scaffold_notes(study)):
+        for note in (*degraded, *scaffold_notes(study), *_says_of_source(study, recorded)):
             say(f"note: {note}")
         return _run_cells(study, tasks, chosen, place, sandboxes, models, degraded, say)
 
@@ -165,6 +189,19 @@ def _run_cells(
         _record_what_use_showed(manifest["sessions"][-1], sandboxes, models, shown, say)
         journal.start_session(to_yaml(study), manifest)
     return _why_stopped(tallies)
+
+
+def _says_of_source(study: Study, recorded: Path | None) -> Iterator[str]:
+    """Who answers, and where the study that was recorded is another one: what hangs on that is a miss."""
+    if recorded is None:
+        return
+    yield f"models answer from the records of {recorded}; no server is asked"
+    before, now = identity(load_study(str(RunFolder(recorded).study_file))), identity(study)
+    for key in sorted(before.keys() | now.keys()):
+        if before.get(key) != now.get(key) and not key.startswith("models."):
+            yield f"{recorded} was made with `{key}` {before.get(key)!r}, this study has {now.get(key)!r}"
+    if RunFolder(recorded).manifest()["prompts_digest"] != prompts_digest(open_scaffold(study)):
+        yield f"the prompts were changed since {recorded} was made"
 
 
 def _record_what_use_showed(

@@ -11,11 +11,12 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from typing import TypeVar
 
 from harness.branch import BaseCell, BranchCell, Stage, run_base, run_branch
 from harness.config import Study
-from harness.errors import RolloutError
+from harness.errors import NotRecorded, RolloutError
 from harness.fork import fork_points
 from harness.journal import Journal, Records
 from harness.record import Arm, Branch, Failure, ForkPoint, Provenance, Step, Task, Trajectory, seed_for
@@ -198,6 +199,15 @@ def owed(cells: Iterable[Cell], records: Records) -> list[Cell]:
     return [cell for cell in cells if cell.id not in finished]
 
 
+class _Fate(Enum):
+    """What became of an attempt at a cell, or of all attempts."""
+
+    KEPT = auto()
+    FAILED = auto()
+    HOPELESS = auto()
+    """Failed, and another attempt would fail alike."""
+
+
 class _Runner:
     """Runs cells on threads, one journal between them."""
 
@@ -233,11 +243,13 @@ class _Runner:
 
     def _work_off(self, waiting: Iterator[BaseCell | BranchCell], tally: Tally) -> None:
         while (cell := self._next(waiting, tally)) is not None:
-            kept = self._keep_trying(cell, tally)
+            fate = self._keep_trying(cell, tally)
             with self._lock:
-                tally.done += kept
-                tally.lost += not kept
-                self._brakes.failures_in_a_row = 0 if kept else self._brakes.failures_in_a_row + 1
+                tally.done += fate is _Fate.KEPT
+                tally.lost += fate is not _Fate.KEPT
+                if fate is not _Fate.HOPELESS:  # what was never recorded says nothing about the next cell
+                    kept = fate is _Fate.KEPT
+                    self._brakes.failures_in_a_row = 0 if kept else self._brakes.failures_in_a_row + 1
 
     def _next(self, waiting: Iterator[BaseCell | BranchCell], tally: Tally) -> BaseCell | BranchCell | None:
         with self._lock:
@@ -246,15 +258,14 @@ class _Runner:
             tally.stopped = tally.stopped or reason
             return cell if reason is None else None
 
-    def _keep_trying(self, cell: BaseCell | BranchCell, tally: Tally) -> bool:
+    def _keep_trying(self, cell: BaseCell | BranchCell, tally: Tally) -> _Fate:
         for _ in range(self._stage.study.retries + 1):
-            if self._attempt(cell, tally):
-                return True
-            if self._brakes.requested.is_set():
-                return False
-        return False
+            fate = self._attempt(cell, tally)
+            if fate is not _Fate.FAILED or self._brakes.requested.is_set():
+                return fate
+        return _Fate.FAILED
 
-    def _attempt(self, cell: BaseCell | BranchCell, tally: Tally) -> bool:
+    def _attempt(self, cell: BaseCell | BranchCell, tally: Tally) -> _Fate:
         self._attempts[cell.id] += 1
         attempt = self._attempts[cell.id]
         with self._journal.steps_of(cell.id) as log:
@@ -266,17 +277,19 @@ class _Runner:
                     self._brakes.calls += 1
 
             record: Trajectory | Branch | Failure
+            fate = _Fate.KEPT
             try:
                 record = _run_cell(cell, self._stage, on_step, attempt)
             except Exception as error:  # a failure of any kind is a row, never a lost run
                 record = _failure(cell.id, error, log.steps, attempt)
+                fate = _Fate.HOPELESS if isinstance(error, NotRecorded) else _Fate.FAILED
         self._journal.append(record)
         with self._lock:
             if isinstance(record, Failure):
                 tally.failures[record.side] += 1
             else:
                 self._brakes.hear(record)
-        return not isinstance(record, Failure)
+        return fate
 
 
 def _run_cell(

@@ -74,7 +74,10 @@ class Api:
                     batch=batch,
                 )
             )
-        return _chat_answer(engine, generated, body, with_tools=with_tools)
+        answer = _chat_answer(engine, generated, body, with_tools=with_tools)
+        return (
+            {**answer, "prompt_token_ids": render(turns, open_reply=True)} if body.get("return_token_ids") else answer
+        )
 
     def completions(self, body: Body) -> dict[str, Any]:
         """POST /v1/completions: scores a prompt that the chat template rendered; generates nothing."""
