@@ -13,18 +13,21 @@ from typing import TYPE_CHECKING
 
 from harness.agent import Agent, ModelAgent
 from harness.branch import Stage
-from harness.config import OpenAIModel, ScriptedModel, SimulatedModel, Study
+from harness.config import OpenAIModel, ScriptedModel, ServedModel, SimulatedModel, Study
 from harness.errors import ConfigError, ModelError
 from harness.model.protocol import ModelClient, Sampling
 from harness.prompting import OwnScaffold
 from harness.record import Task
 from harness.sandbox.protocol import SandboxLimits, SandboxProvider
 from harness.scaffold.protocol import Scaffold
+from harness.serving.card import ModelCard, check_together, load_card
 from harness.tasks.protocol import TaskSet
 
 if TYPE_CHECKING:
     from harness.model.simulated.process import SimulatedServer
     from harness.sandbox.live import LiveProvider
+    from harness.serving.asking import Asking
+    from harness.serving.server import Launch, RunningServer
 
 TASK_SETS = ("pocket",)
 TREES_OF_THEIR_OWN = ("pocket",)
@@ -131,7 +134,12 @@ def _limits(study: Study) -> SandboxLimits:
 
 
 def _refuse_unsandboxed(study: Study, allowed: bool) -> None:
-    real = [name for name, model in study.models.items() if isinstance(model, OpenAIModel)]
+    cards = cards_of(study)
+    real = [
+        name
+        for name, model in study.models.items()
+        if isinstance(model, OpenAIModel) or (name in cards and cards[name].server != "simulated")
+    ]
     if real and not allowed:
         raise ConfigError(
             f"model {real[0]!r} would run commands of its own choice on this machine without a sandbox; "
@@ -146,13 +154,40 @@ class OpenModels:
     clients: Mapping[str, ModelClient]
     facts: Mapping[str, object]
     servers: Sequence["SimulatedServer"]
-    """Servers that were started for the run."""
+    """Simulated servers that were started for the run."""
+    askable: Mapping[str, "Asking"]
+    """How the self-test asks each model that is behind a server."""
+
+
+def cards_of(study: Study) -> dict[str, ModelCard]:
+    """The study's name of a model -> its card, for the models that have one."""
+    return {name: load_card(model.card) for name, model in study.models.items() if isinstance(model, ServedModel)}
+
+
+def check_cards(study: Study) -> None:
+    """Refuse cards that do not go together, or not with the way the study speaks to models."""
+    cards = cards_of(study)
+    check_together(list({card.name: card for card in cards.values()}.values()))
+    dialect = open_scaffold(study).dialect
+    for name, card in cards.items():
+        if dialect == "tool_call" and card.server == "vllm" and card.tool_parser is None:
+            raise ConfigError(
+                f"model {name!r}: card {card.name} parses no tool calls (`tool_parser`); set dialect=text"
+            )
+
+
+def launch(python: str | None = None) -> "Launch":
+    """How model servers are started, told on standard error."""
+    from harness.serving.server import Launch
+
+    return Launch(cache_folder(), lambda text: print(text, file=sys.stderr), python)
 
 
 @contextmanager
 def open_models(study: Study) -> Iterator[OpenModels]:
     """Start the servers that the study brings along, and connect to all."""
     with ExitStack() as stack:
+        askable: dict[str, Asking] = {}
         clients: dict[str, ModelClient] = {}
         facts: dict[str, object] = {}
         for name, model in study.models.items():
@@ -160,12 +195,20 @@ def open_models(study: Study) -> Iterator[OpenModels]:
                 clients[name], facts[name] = _scripted(model), model.model_dump()
             elif isinstance(model, OpenAIModel):
                 clients[name], facts[name] = _openai(name, model, stack), model.model_dump()
+                askable[name] = _askable(model)
+        served = {name: model for name, model in study.models.items() if isinstance(model, ServedModel)}
+        for name, server in _start_served(served, stack).items():
+            address = _address(server.card, served[name])
+            clients[name], facts[name] = _served(name, address, server, stack), dict(server.facts)
+            askable[name] = _askable(address, server.card)
         simulated = {name: model for name, model in study.models.items() if isinstance(model, SimulatedModel)}
         servers = _start_simulated(simulated, stack)
         for name, model in simulated.items():
             clients[name] = _simulated(servers[model.noise], model, stack)
             facts[name] = {**model.model_dump(), "served_over": "http"}
-        yield OpenModels(clients, facts, list(servers.values()))
+            address = OpenAIModel(client="openai", base_url=servers[model.noise].base_url, model=model.profile)
+            askable[name] = _askable(address)
+        yield OpenModels(clients, facts, list(servers.values()), askable)
 
 
 def _scripted(model: ScriptedModel) -> ModelClient:
@@ -190,6 +233,43 @@ def _openai(name: str, model: OpenAIModel, stack: ExitStack) -> ModelClient:
     if model.model not in served:
         raise ConfigError(f"model {name!r}: {model.base_url} does not serve {model.model!r}; it serves {served}")
     return client
+
+
+def _start_served(models: Mapping[str, ServedModel], stack: ExitStack) -> "dict[str, RunningServer]":
+    """The study's name of a model -> its server; models that name one card share its server."""
+    if not models:
+        return {}
+    from harness.serving.server import serving
+
+    cards = {model.card: load_card(model.card) for model in models.values()}
+    running = stack.enter_context(serving(list(cards.values()), launch()))
+    by_card = dict(zip(cards, running, strict=True))
+    return {name: by_card[model.card] for name, model in models.items()}
+
+
+def _address(card: ModelCard, model: ServedModel) -> OpenAIModel:
+    """A served model as any other behind a server."""
+    return OpenAIModel(
+        client="openai", base_url=card.base_url, model=card.served, request_seconds=model.request_seconds
+    )
+
+
+def _served(name: str, address: OpenAIModel, server: "RunningServer", stack: ExitStack) -> ModelClient:
+    from harness.serving.epoch import EpochClient
+
+    return EpochClient(_openai(name, address, stack), server.epoch)
+
+
+def _askable(model: OpenAIModel, card: ModelCard | None = None) -> "Asking":
+    from harness.serving.asking import Asking
+
+    return Asking(
+        model.base_url,
+        model.model,
+        template_kwargs=card.chat_template_kwargs if card is not None else {},
+        api_key=os.environ.get(model.api_key_env) if model.api_key_env else None,
+        timeout_s=model.request_seconds,
+    )
 
 
 def _start_simulated(models: Mapping[str, SimulatedModel], stack: ExitStack) -> "dict[str, SimulatedServer]":

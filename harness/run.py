@@ -6,25 +6,38 @@ The order matters: everything that can be wrong with the input is found before a
 import shlex
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.assemble import OpenProvider, open_models, open_provider, open_scaffold, open_tasks, select_tasks, stage_of
+from harness.assemble import (
+    OpenModels,
+    OpenProvider,
+    cards_of,
+    check_cards,
+    open_models,
+    open_provider,
+    open_scaffold,
+    open_tasks,
+    select_tasks,
+    stage_of,
+)
 from harness.clean import clean
 from harness.config import Study, identity, load_study, to_yaml
-from harness.errors import JournalError
+from harness.determinism import test_servers
+from harness.errors import JournalError, ModelError, UsageError
 from harness.journal import Journal, Records, RunFolder
 from harness.manifest import new_manifest, session
 from harness.progress import Progress
 from harness.record import Branch, Task, Trajectory
+from harness.serving.selftest import SelfTest
 from harness.sweep import Brakes, Tally, owed, plan_bases, plan_branches
 from harness.sweep import run as run_cells
 from harness.tasks.protocol import TaskSet
 
-INCOMPLETE, INTERRUPTED = 4, 130
+GATE, INCOMPLETE, INTERRUPTED = 1, 4, 130
 
 Say = Callable[[str], None]
 
@@ -40,10 +53,16 @@ class Finished:
     """Cells without a record."""
     stopped: str | None
     """Why it ended early; None when it did not."""
+    tested: Mapping[str, SelfTest] = field(default_factory=dict)
+    """The study's name of a model -> the self-test of its server, where there was one."""
+    refused: bool = False
+    """The study demands servers that repeat themselves, and one does not: nothing was run."""
 
     @property
     def exit_code(self) -> int:
-        """0 when nothing is owed, 130 when interrupted, 4 otherwise."""
+        """0 when nothing is owed, 1 when refused, 130 when interrupted, 4 otherwise."""
+        if self.refused:
+            return GATE
         if not self.owed:
             return 0
         return INTERRUPTED if self.stopped == "interrupted" else INCOMPLETE
@@ -51,6 +70,8 @@ class Finished:
     def closing_lines(self) -> list[str]:
         """Where the result is and what to do next."""
         path = self.folder.path
+        if self.refused:
+            return [f"refused: {self.stopped}. The self-test is in {self.folder.manifest_file}; nothing was run"]
         if self.owed:
             why = self.stopped or "some cells failed; `forkroll status` says why"
             return [f"stopped: {why}. {self.owed} cells are owed; what is whole is kept. Resume: {self.command}"]
@@ -70,6 +91,7 @@ def run_study(
     study = load_study(source, overrides)
     tasks = open_tasks(study.tasks.set)
     chosen = select_tasks(study, tasks)
+    check_cards(study)
     place = _run_folder(study, chosen, folder or Path("runs") / study.name, force_new)
     where = ["--run", str(place.path)] if folder or force_new else []
     command = shlex.join(["forkroll", "run", source, *overrides, *where])
@@ -77,14 +99,23 @@ def run_study(
         done = place.records()
         say(f"all {len(done.bases)} bases and {len(done.branches)} branches are done; nothing to run")
         return Finished(place, command, owed=0, stopped=None)
-    stopped = _session(study, tasks, chosen, place, allow_unsandboxed=allow_unsandboxed, say=say)
-    return Finished(place, command, _owed(study, chosen, place.records()), stopped)
+    end = _session(study, tasks, chosen, place, allow_unsandboxed=allow_unsandboxed, say=say)
+    return Finished(place, command, _owed(study, chosen, place.records()), end.stopped, end.tested, end.refused)
+
+
+@dataclass(frozen=True)
+class _End:
+    """How a session ended. See `Finished`."""
+
+    stopped: str | None
+    tested: Mapping[str, SelfTest]
+    refused: bool = False
 
 
 def _session(
     study: Study, tasks: TaskSet, chosen: Sequence[Task], place: RunFolder, *, allow_unsandboxed: bool, say: Say
-) -> str | None:
-    """One session; why it ended early, or None."""
+) -> _End:
+    """One session."""
     scratch = place.path.absolute() / "sandboxes"
     for reaped in clean([place.path], only=place.path, containers=study.sandbox.provider == "docker"):
         say(f"note: removed {reaped.kind} {reaped.name}, left by a dead driver")
@@ -97,17 +128,55 @@ def _session(
             say(f"note: {note}")
         manifest = place.manifest() if place.exists() else new_manifest(study, open_scaffold(study), chosen)
         manifest["sessions"].append(session(sandboxes.provider.name, sandboxes.degraded, models.facts))
+        manifest["cards"] = _card_digests(study)
         manifest["tasks"] |= new_manifest(study, open_scaffold(study), chosen)["tasks"]
         journal.start_session(to_yaml(study), manifest)
         for name in place.records().torn:
             say(f"note: the last line of records/{name} was torn by a kill; its cell is run again")
+        tested = _tested(study, tasks, chosen, models, say)
+        manifest["sessions"][-1]["determinism"] = {name: found.facts() for name, found in tested.items()}
+        journal.start_session(to_yaml(study), manifest)
+        if study.determinism.mode == "required" and (why := _not_deterministic(tested)):
+            return _End(why, tested, refused=True)
         brakes = Brakes(study, journal, calls_before=place.records().calls())
         stage = stage_of(study, tasks, sandboxes.provider, models.clients)
         with _stop_on_signals(brakes.requested, say), Progress() as progress:
             tallies = run_cells(study, chosen, stage, journal, brakes, progress.watch)
         _record_what_use_showed(manifest["sessions"][-1], sandboxes, say)
         journal.start_session(to_yaml(study), manifest)
-    return _why_stopped(tallies)
+    return _End(_why_stopped(tallies), tested)
+
+
+def _tested(
+    study: Study, tasks: TaskSet, chosen: Sequence[Task], models: OpenModels, say: Say
+) -> Mapping[str, SelfTest]:
+    """The self-test of every model behind a server; empty where the study asks for none."""
+    if study.determinism.mode == "off":
+        return {}
+    for name in sorted(study.models.keys() - models.askable.keys()):
+        say(f"note: model {name!r} is behind no server; there is nothing to self-test")
+    scaffold, temperature = open_scaffold(study), study.sampling.temperature
+    say(f"self-test of {', '.join(models.askable) or 'no model'}")
+    try:
+        tested = test_servers(
+            models.askable, scaffold, chosen, tasks.tasks(), study.determinism, temperature=temperature
+        )
+    except ModelError as error:
+        raise UsageError(f"{error}; set determinism=off to run without a self-test") from None
+    for found in tested.values():
+        say(f"self-test: {found.line()}")
+    return tested
+
+
+def _not_deterministic(tested: Mapping[str, SelfTest]) -> str | None:
+    """Which models do not repeat themselves; None when all do."""
+    bad = [f"{name} ({', '.join(found.broken)})" for name, found in tested.items() if not found.deterministic]
+    return f"determinism is required, and these models do not repeat themselves: {'; '.join(bad)}" if bad else None
+
+
+def _card_digests(study: Study) -> dict[str, str]:
+    """The study's name of a model -> digest of its card."""
+    return {name: card.digest for name, card in cards_of(study).items()}
 
 
 def _record_what_use_showed(entry: dict[str, Any], sandboxes: OpenProvider, say: Say) -> None:
@@ -160,6 +229,12 @@ def _differences(study: Study, tasks: Sequence[Task], place: RunFolder) -> list[
     manifest, fresh = place.manifest(), new_manifest(study, open_scaffold(study), tasks)
     if manifest["prompts_digest"] != fresh["prompts_digest"]:
         found.append("the prompts were changed since")
+    cards = manifest.get("cards", {})
+    found += [
+        f"the card of model {name} was changed since"
+        for name, digest in _card_digests(study).items()
+        if cards.get(name, digest) != digest
+    ]
     changed = [name for name, value in fresh["tasks"].items() if manifest["tasks"].get(name, value) != value]
     return found + [f"task {name} was changed since" for name in changed]
 
