@@ -3,10 +3,9 @@
 Everything heavy is imported where it is used. What had to be degraded is a line that the caller prints and records.
 """
 
-import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -14,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from harness.agent import Agent, ModelAgent
 from harness.branch import Stage
+from harness.bundled import cache_folder
+from harness.clients import cards_of
 from harness.config import OpenAIModel, RecordedModel, ScriptedModel, SimulatedModel, Study
 from harness.errors import ConfigError
 from harness.importers.continuing import logged_scaffold
-from harness.journal import RunFolder
 from harness.model.protocol import ModelClient, Sampling
 from harness.prompting import OwnScaffold
 from harness.record import Task
@@ -26,25 +26,11 @@ from harness.scaffold.protocol import Scaffold
 from harness.tasks.protocol import TaskSet
 
 if TYPE_CHECKING:
-    from harness.model.gate import Gate
-    from harness.model.openai import OpenAIClient
-    from harness.model.patience import Patience
-    from harness.model.recorded import Cassette
-    from harness.model.request import RequestForm
-    from harness.model.simulated.process import SimulatedServer
     from harness.sandbox.live import LiveProvider
 
 TASK_SETS = ("pocket",)
 TREES_OF_THEIR_OWN = ("pocket",)
 """Sets whose tasks are trees on this machine: in Docker these are put into the base image."""
-
-
-def cache_folder() -> Path:
-    """Where start trees are kept between runs: $FORKROLL_CACHE, else the user's cache folder."""
-    named = os.environ.get("FORKROLL_CACHE")
-    if named:
-        return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "forkroll"
 
 
 def open_tasks(name: str) -> TaskSet:
@@ -156,174 +142,17 @@ def _limits(study: Study) -> SandboxLimits:
 
 
 def _refuse_unsandboxed(study: Study, allowed: bool) -> None:
-    real = [name for name, model in study.models.items() if isinstance(model, OpenAIModel | RecordedModel)]
+    cards = cards_of(study)
+    real = [
+        name
+        for name, model in study.models.items()
+        if isinstance(model, OpenAIModel | RecordedModel) or (name in cards and cards[name].server != "simulated")
+    ]
     if real and not allowed:
         raise ConfigError(
             f"model {real[0]!r} would run commands of its own choice on this machine without a sandbox; "
             "run `forkroll doctor` to see what namespaces need, or pass --allow-unsandboxed"
         )
-
-
-@dataclass(frozen=True)
-class OpenModels:
-    """A client for each of the study's models, and what a manifest should say of the servers."""
-
-    clients: Mapping[str, ModelClient]
-    facts: Mapping[str, object]
-    servers: Sequence["SimulatedServer"]
-    """Servers that were started for the run."""
-    spoken: Mapping[str, "OpenAIClient"]
-    """Those of the clients that speak HTTP."""
-    keys: Sequence[str]
-    """What is wrong with how keys are kept."""
-
-    def notes(self) -> list[str]:
-        """What is less than the study asks for, as far as it has shown."""
-        told = [f"model {name!r}: {note}" for name, client in self.spoken.items() for note in client.notes()]
-        return [*self.keys, *told]
-
-
-@contextmanager
-def open_models(study: Study) -> Iterator[OpenModels]:
-    """Start the servers that the study brings along, and make a client for each model; nothing is asked yet."""
-    from harness.model.gate import Gate
-
-    with ExitStack() as stack:
-        clients: dict[str, ModelClient] = {}
-        spoken: dict[str, OpenAIClient] = {}
-        facts: dict[str, object] = {}
-        keys: list[str] = []
-        gates = _gates(study)
-        for name, model in study.models.items():
-            if isinstance(model, ScriptedModel):
-                clients[name], facts[name] = _scripted(model), model.model_dump()
-            elif isinstance(model, OpenAIModel):
-                spoken[name], facts[name] = _openai(name, model, gates[_family(model)], keys, stack), model.model_dump()
-            elif isinstance(model, RecordedModel):
-                clients[name], facts[name] = _recorded(name, model), model.model_dump()
-        simulated = {name: model for name, model in study.models.items() if isinstance(model, SimulatedModel)}
-        servers = _start_simulated(simulated, stack)
-        for name, model in simulated.items():
-            gate = gates.setdefault(servers[model.noise].base_url, Gate())
-            spoken[name] = _simulated(servers[model.noise], model, gate, stack)
-            facts[name] = {**model.model_dump(), "served_over": "http"}
-        clients |= spoken
-        facts |= {name: study.models[name].model_dump() for name in study.imported}
-        asked = {name: clients[name] for name in study.models if name in clients}
-        yield OpenModels(asked, facts, list(servers.values()), spoken, keys)
-
-
-def _family(model: OpenAIModel) -> str:
-    return model.family or model.base_url
-
-
-def _gates(study: Study) -> "dict[str, Gate]":
-    """One gate a family; of several caps the lowest holds."""
-    from harness.model.gate import Gate
-
-    caps: dict[str, list[int]] = {}
-    for model in study.models.values():
-        if isinstance(model, OpenAIModel):
-            caps.setdefault(_family(model), []).extend([model.concurrency] if model.concurrency else [])
-    return {family: Gate(min(stated, default=None)) for family, stated in caps.items()}
-
-
-def recorded_models(study: Study, source: Path) -> OpenModels:
-    """Every model of the study answered from the records of the run at `source`: no server is started or asked."""
-    from harness.model.recorded import RecordedClient
-
-    cassette = _cassette(source)
-    if not set(cassette.models()) & set(study.models):
-        raise ConfigError(f"{source}: no steps by {', '.join(study.models)}; it has {_listed(cassette.models())}")
-    clients = {name: RecordedClient(cassette, name) for name in study.models}
-    facts = {name: {"client": "recorded", "run": str(source), "model": name} for name in study.models}
-    return OpenModels(clients, facts, (), {}, ())
-
-
-def _recorded(name: str, model: RecordedModel) -> ModelClient:
-    from harness.model.recorded import RecordedClient
-
-    cassette = _cassette(Path(model.run))
-    if model.model not in cassette.models():
-        has = _listed(cassette.models())
-        raise ConfigError(f"model {name!r}: {model.run} has no steps by {model.model!r}; it has {has}")
-    return RecordedClient(cassette, model.model)
-
-
-def _cassette(source: Path) -> "Cassette":
-    from harness.model.recorded import cassette_of
-
-    folder = RunFolder(source).require()
-    folder.manifest()  # refuses another schema: its requests have no names or other ones
-    return cassette_of(folder.records(), str(source))
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names) or "none"
-
-
-def _scripted(model: ScriptedModel) -> ModelClient:
-    from harness.model.scripted import ScriptedClient
-
-    return ScriptedClient(model.commands)
-
-
-def _openai(name: str, model: OpenAIModel, gate: "Gate", keys: list[str], stack: ExitStack) -> "OpenAIClient":
-    from harness.model.keys import read_key
-    from harness.model.openai import OpenAIClient
-
-    key, note = read_key(model.api_key_env, model.api_key_file, f"models.{name}")
-    keys += [] if note is None else [note]
-    client = OpenAIClient(
-        model.base_url,
-        model.model,
-        key=key,
-        form=_form(model),
-        patience=_patience(model),
-        gate=gate,
-        say=lambda text: print(f"note: model {name!r}: {text}", file=sys.stderr),
-    )
-    stack.callback(client.close)
-    return client
-
-
-def _form(model: OpenAIModel) -> "RequestForm":
-    from harness.model.request import RequestForm
-
-    return RequestForm(
-        max_tokens_key=model.max_tokens_key,
-        omit=frozenset(model.omit),
-        chat_template_kwargs=model.chat_template_kwargs,
-        extra_body=model.extra_body,
-        alternate=model.roles == "alternate",
-        fold_system=model.fold_system,
-    )
-
-
-def _patience(model: OpenAIModel) -> "Patience":
-    from harness.model.patience import Patience
-
-    return Patience(
-        request_seconds=model.request_seconds,
-        passing_attempts=model.attempts,
-        longest_wait_seconds=model.longest_wait_seconds,
-    )
-
-
-def _start_simulated(models: Mapping[str, SimulatedModel], stack: ExitStack) -> "dict[str, SimulatedServer]":
-    """One server a noise kind: the noise is a property of a server, not of a request."""
-    from harness.model.simulated.process import SimulatedServer
-
-    kinds = dict.fromkeys(model.noise for model in models.values())
-    return {noise: stack.enter_context(SimulatedServer(["--noise", noise])) for noise in kinds}
-
-
-def _simulated(server: "SimulatedServer", model: SimulatedModel, gate: "Gate", stack: ExitStack) -> "OpenAIClient":
-    from harness.model.openai import OpenAIClient
-
-    client = OpenAIClient(server.base_url, model.profile, gate=gate)
-    stack.callback(client.close)
-    return client
 
 
 def open_scaffold(study: Study) -> Scaffold:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from analysis.table import Table
     from harness.importing import Listing
+    from harness.serving.selftest import SelfTest
 
 app = typer.Typer(
     name="forkroll",
@@ -30,6 +31,10 @@ INCOMPLETE = 4
 RunArgument = Annotated[Path, typer.Argument(help="Folder of a run.", metavar="RUN")]
 UnsandboxedOption = Annotated[
     bool, typer.Option("--allow-unsandboxed", help="Let real models run commands on this machine in `local`.")
+]
+PythonOption = Annotated[
+    str | None,
+    typer.Option("--python", help="Interpreter that has vLLM. Default: $FORKROLL_VLLM_PYTHON, else our own."),
 ]
 FormatOption = Annotated[str, typer.Option("--format", help="text, md, csv, latex or json.")]
 
@@ -83,7 +88,9 @@ def run(
         say=_say,
         recorded=recorded,
     )
-    _print_tables(_fork_tables(finished.folder.path), "json" if as_json else "text")
+    tested = _selftest_tables(finished.end.tested.values())
+    made = tested if finished.end.refused else [*tested, *_fork_tables(finished.folder.path)]
+    _print_tables(made, "json" if as_json else "text")
     for text in finished.closing_lines():
         print(text, file=sys.stderr)
     raise typer.Exit(finished.exit_code)
@@ -278,6 +285,58 @@ def _print_plan(source: str, overrides: "Sequence[str]", as_json: bool) -> None:
         print(json.dumps({"study": study.name, **asdict(found), "assumes": study.rates.model_dump()}, indent=2))
         return
     _print_lines(estimate_lines(study, found))
+
+
+@app.command()
+def serve(
+    cards: Annotated[list[str], typer.Argument(help="Model cards: names in configs/models, or files.", metavar="CARD")],
+    python: PythonOption = None,
+    show_command: Annotated[
+        bool, typer.Option("--show", help="Print the command that starts each server, and start none.")
+    ] = False,
+) -> None:
+    """Serve models as their cards say, until Ctrl-C. Exit 4: a server ended by itself."""
+    from harness.selftests import command_lines
+    from harness.selftests import serve as serve_cards
+
+    if show_command:
+        _print_lines(command_lines(cards, python))
+        return
+    gone = serve_cards(cards, python)
+    if gone is not None:
+        _say(gone)
+        raise typer.Exit(INCOMPLETE)
+
+
+@app.command()
+def selftest(
+    targets: Annotated[list[str], typer.Argument(help="Model cards, or addresses of servers.", metavar="CARD_OR_URL")],
+    study: Annotated[
+        str | None, typer.Option("--study", help="Ask this study's prompts. Default: the bundled tasks'.")
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Which of an address's models.")] = None,
+    prompts: Annotated[int, typer.Option("--prompts", help="At most so many prompts.", min=1)] = 16,
+    tokens: Annotated[int, typer.Option("--tokens", help="Length at which replies are cut.", min=1)] = 64,
+    restart: Annotated[bool, typer.Option("--restart", help="Also restart the server and ask again.")] = False,
+    api_key_env: Annotated[
+        str | None, typer.Option("--api-key-env", help="Environment variable that holds an address's key.")
+    ] = None,
+    python: PythonOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")] = False,
+) -> None:
+    """Does a server give one prompt one reply, alone, in a batch, warm, cold? Exit 1: it does not."""
+    from harness.selftests import Wanted, examine
+
+    found = examine(targets, Wanted(prompts, tokens, study, model, api_key_env, restart, python))
+    _print_tables(_selftest_tables(found), "json" if as_json else "text")
+    raise typer.Exit(0 if all(test.deterministic for test in found) else 1)
+
+
+def _selftest_tables(found: "Iterable[SelfTest]") -> "Sequence[Table]":
+    from analysis.selftest_table import selftest_table
+
+    distinct = {(test.base_url, test.model): test for test in found}
+    return [selftest_table(test.facts(), number) for number, test in enumerate(distinct.values(), 1)]
 
 
 def _fork_tables(folder: Path) -> "Sequence[Table]":

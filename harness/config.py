@@ -147,8 +147,20 @@ class RecordedModel(Section):
     """That run's name of the model."""
 
 
+class ServedModel(Section):
+    """A model whose server is started with the run, as a model card says."""
+
+    client: Literal["served"]
+    card: str = Field(min_length=1)
+    """A card in configs/models by name, or a file."""
+    request_seconds: float = Field(default=600.0, gt=0)
+    omit: tuple[Literal["temperature", "seed", "return_token_ids"], ...] = ()
+    """What is not sent."""
+
+
 ModelSection = Annotated[
-    SimulatedModel | ScriptedModel | OpenAIModel | ImportedModel | RecordedModel, Field(discriminator="client")
+    SimulatedModel | ScriptedModel | OpenAIModel | ServedModel | ImportedModel | RecordedModel,
+    Field(discriminator="client"),
 ]
 _CLIENTS = frozenset(
     get_args(kind.model_fields["client"].annotation)[0] for kind in get_args(get_args(ModelSection)[0])
@@ -188,7 +200,7 @@ class SandboxSection(Section):
 
 def _named(key: str) -> BeforeValidator:
     """A bare string stands for a section with that `key`."""
-    return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
+    return BeforeValidator(lambda value: {key: value} if isinstance(value, str) or value is False else value)
 
 
 class ForksSection(Section):
@@ -241,6 +253,20 @@ class SamplingSection(Section):
     temperature: float = Field(default=0.0, ge=0)
     max_tokens: Positive = 2048
     logprobs: bool = False
+
+
+class DeterminismSection(Section):
+    """Whether each session tests first that its servers repeat themselves. A bare word is the mode with everything
+    else as below."""
+
+    mode: Annotated[
+        Literal["off", "measure", "required"], BeforeValidator(lambda value: "off" if value is False else value)
+    ] = "off"
+    """measure: what was found is recorded. required: where something differs, nothing is run."""
+    prompts: Positive = 16
+    """Openings of so many tasks, the study's own first, are asked; fewer where the set holds fewer."""
+    tokens: Positive = 64
+    """Length at which a reply is cut: differences after that are not seen."""
 
 
 class RunLimits(Section):
@@ -299,6 +325,7 @@ class Study(Section):
     dialect: Literal["tool_call", "text"] = "tool_call"
     sampling: SamplingSection = SamplingSection()
     limits: LimitsSection = LimitsSection()
+    determinism: Annotated[DeterminismSection, _named("mode")] = DeterminismSection()
     workers: Positive = 4
     retries: Annotated[int, Field(ge=0)] = 2
     """Further attempts at a cell that infrastructure ended."""
@@ -340,6 +367,7 @@ OPERATIONAL = (
     "sandbox.pool",
     "sandbox.pull_seconds",
     "rates",
+    "determinism",
 )
 """Keys that may differ between two sessions of one run: they change when work is done, not what is done."""
 
@@ -375,7 +403,7 @@ def validate(content: Mapping[str, Any], where: str) -> Study:
     try:
         return Study.model_validate(content)
     except ValidationError as error:
-        raise ConfigError(f"{where}: {_explain(error)}") from None
+        raise ConfigError(f"{where}: {explain(error, Study)}") from None
 
 
 def _find(source: str) -> Path:
@@ -411,12 +439,13 @@ def _apply(content: dict[str, Any], override: str) -> None:
         raise ConfigError(f"override {override!r}: {text!r} is not valid YAML") from None
 
 
-def _explain(error: ValidationError) -> str:
+def explain(error: ValidationError, root: type[Section]) -> str:
+    """The first fault of what was to become a `root`: its key, and what to do."""
     first = error.errors(include_url=False)[0]
     location = [part for part in first["loc"] if not str(part).startswith("function-")]
     key = ".".join(str(part) for part in location if part not in _CLIENTS)
     if first["type"] == "extra_forbidden":
-        return f"unknown key `{key}`{_nearest(str(location[-1]), _keys_at(location[:-1]))}"
+        return f"unknown key `{key}`{_nearest(str(location[-1]), _keys_at(location[:-1], root))}"
     if first["type"] == "missing":
         return f"`{key}` is missing"
     message = first["msg"].removeprefix("Value error, ")
@@ -430,9 +459,9 @@ def _nearest(word: str, known: Sequence[str]) -> str:
     return f"; did you mean `{close[0]}`?" if close else f"; known here: {', '.join(known)}"
 
 
-def _keys_at(location: Sequence[Any]) -> list[str]:
-    """The keys that the section at `location` knows."""
-    section: Any = Study
+def _keys_at(location: Sequence[Any], root: type[Section]) -> list[str]:
+    """The keys that the section at `location` of a `root` knows."""
+    section: Any = root
     for part in location:
         section = _descend(section, part)
     return list(section.model_fields) if isinstance(section, type) and issubclass(section, Section) else []

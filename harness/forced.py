@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from harness.assemble import open_models, open_scaffold, open_tasks, sampling_of, select_tasks
+from harness.assemble import open_scaffold, open_tasks, sampling_of, select_tasks
+from harness.clients import open_models
 from harness.errors import ConfigError, ModelError
 from harness.journal import Records, RunFolder, ScoreLog
 from harness.model.protocol import Message, ModelClient, Scored
@@ -20,7 +21,8 @@ from harness.model.said import Unclear, said_of
 from harness.progress import Progress
 from harness.prompting import Conversation
 from harness.record import Score, Step, Task, Trajectory, prefix_digest, seed_for
-from harness.run import INCOMPLETE, INTERRUPTED, OpenRun, Say, open_run
+from harness.run import INCOMPLETE, INTERRUPTED, OpenRun, open_run
+from harness.session import Say
 from harness.sweep import FAILURES_IN_A_ROW, Tally
 
 Of = Literal["base", "branches", "all"]

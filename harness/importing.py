@@ -23,7 +23,7 @@ from harness.importers.sweagent import SweAgentImporter
 from harness.journal import Journal, RunFolder
 from harness.manifest import new_manifest, session
 from harness.record import Source, Task
-from harness.run import run_folder
+from harness.resume import run_folder
 from harness.scaffold.mini import MiniScaffold
 from harness.sweep import base_agents, base_id
 

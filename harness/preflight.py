@@ -7,13 +7,14 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from harness.config import OpenAIModel, Study
+from harness.config import OpenAIModel, SimulatedModel, Study
 from harness.errors import ConfigError, ContextOverflow, ModelError
 from harness.model.protocol import Sampling
 from harness.record import Task
 from harness.scaffold.protocol import Scaffold
 
 if TYPE_CHECKING:
+    from harness.clients import Spoken
     from harness.model.openai import OpenAIClient, Served
 
 COUNTED = 8
@@ -22,16 +23,13 @@ TEMPLATE = 2048
 """Tokens that no chat template puts around an opening and the schema of its tools."""
 
 
-def check_models(
-    study: Study, tasks: Sequence[Task], scaffold: Scaffold, clients: Mapping[str, "OpenAIClient"]
-) -> list[str]:
+def check_models(study: Study, tasks: Sequence[Task], scaffold: Scaffold, spoken: "Mapping[str, Spoken]") -> list[str]:
     """Raises ConfigError for a model that cannot do its part; what could not be checked, one line each."""
     notes: list[str] = []
-    for name, model in study.models.items():
-        if isinstance(model, OpenAIModel):
-            client = clients[name]
-            entry = _entry(name, model, client, notes)
-            notes += _check_context(name, model, entry, client, study, tasks, scaffold)
+    for name, one in spoken.items():
+        if not isinstance(study.models[name], SimulatedModel):  # those are ours
+            entry = _entry(name, one.address, one.client, notes)
+            notes += _check_context(name, one.address, entry, one.client, study, tasks, scaffold)
     return notes
 
 

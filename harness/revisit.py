@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.assemble import open_models, open_provider, open_scaffold, open_tasks, select_tasks, stage_of
+from harness.assemble import open_provider, open_scaffold, open_tasks, select_tasks, stage_of
 from harness.branch import BaseCell, BranchCell, Stage, with_environment
+from harness.clients import open_models
 from harness.errors import UsageError
 from harness.fork import re_execute, start_of
 from harness.importers.continuing import logged_scaffold
