@@ -14,7 +14,7 @@ from harness.loop import Continuation, Start, rollout
 from harness.record import Arm, Branch, Ending, ForkPoint, Provenance, Step, Task, Trajectory
 from harness.routing import Always, policy_for
 from harness.sandbox.protocol import Image, Sandbox, SandboxProvider
-from harness.score import score
+from harness.score import score, what_is_graded
 from harness.snapshots import Snapshots, SnapshotStore
 from harness.tasks.protocol import TaskSet
 
@@ -32,6 +32,10 @@ class Stage:
     """Variables that the scaffold gives to actions."""
     snapshots: SnapshotStore | None = None
     """Where bases keep their state after each step; None: they do not."""
+    grading_provider: SandboxProvider | None = None
+    """Where grading is done; None: where rollouts are."""
+    inspect: Callable[[Task, Sandbox], None] = lambda task, sandbox: None
+    """Shown each base's sandbox before anything is done in it."""
 
     def image(self, task: Task) -> Image:
         """The start state of `task`, with the environment that actions get in a rollout."""
@@ -100,6 +104,7 @@ def run_base(cell: BaseCell, stage: Stage, on_step: Callable[[Step], None], atte
     """Roll the base out and grade it."""
     clock, study = _Clock(attempt), stage.study
     with stage.provider.start(stage.image(cell.task)) as sandbox:
+        stage.inspect(cell.task, sandbox)
         start_digest = sandbox.digest()
         clock.sandbox_ready()
         done = rollout(
@@ -171,5 +176,13 @@ def _continue(
 
 
 def _ending(task: Task, done: Continuation, patch: bytes, stage: Stage) -> Ending:
-    outcome = score(task, patch, stage.tasks, stage.provider)
-    return Ending(spent=done.spent, stop=done.stop, submission=done.submission, patch=patch, outcome=outcome)
+    of = stage.study.grading.of
+    graded = what_is_graded(of, done.submission, patch)
+    return Ending(
+        spent=done.spent,
+        stop=done.stop,
+        submission=done.submission,
+        patch=patch,
+        graded=of,
+        outcome=score(task, graded, stage.tasks, stage.grading_provider or stage.provider),
+    )

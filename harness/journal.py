@@ -27,7 +27,17 @@ from urllib.parse import quote, unquote
 from pydantic import ValidationError
 
 from harness.errors import JournalError
-from harness.record import ANY_RECORD, SCHEMA_VERSION, AnyRecord, Branch, Failure, Step, Trajectory, canonical_json
+from harness.record import (
+    ANY_RECORD,
+    SCHEMA_VERSION,
+    AnyRecord,
+    Branch,
+    Failure,
+    Regrade,
+    Step,
+    Trajectory,
+    canonical_json,
+)
 
 PART = ".part"
 """Ends the name of a file that is being written; what bears it when a session begins was left by a kill."""
@@ -40,6 +50,8 @@ class Records:
     bases: dict[str, Trajectory] = field(default_factory=dict)
     branches: dict[str, Branch] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
+    regrades: dict[str, Regrade] = field(default_factory=dict)
+    """Further gradings of finished cells."""
     torn: list[str] = field(default_factory=list)
     """Files whose last line was torn by a kill."""
 
@@ -49,7 +61,7 @@ class Records:
 
     def calls(self) -> int:
         """Model calls made so far, those of failed attempts included."""
-        kept: list[AnyRecord] = [*self.bases.values(), *self.branches.values(), *self.failures]
+        kept: list[Trajectory | Branch | Failure] = [*self.bases.values(), *self.branches.values(), *self.failures]
         return sum(len(record.steps) for record in kept)
 
 
@@ -134,10 +146,12 @@ def _add(found: Records, record: AnyRecord, path: Path) -> None:
     if isinstance(record, Failure):
         found.failures.append(record)
         return
-    if record.id in found.bases or record.id in found.branches:
+    if record.id in found.bases or record.id in found.branches or record.id in found.regrades:
         raise JournalError(f"{path}: {record.id} is recorded twice; keep one of the two lines")
     if isinstance(record, Trajectory):
         found.bases[record.id] = record
+    elif isinstance(record, Regrade):
+        found.regrades[record.id] = record
     else:
         found.branches[record.id] = record
 

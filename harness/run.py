@@ -7,8 +7,8 @@ import shlex
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from harness.journal import Journal, Records, RunFolder
 from harness.manifest import new_manifest, session
 from harness.progress import Progress
 from harness.record import Branch, Task, Trajectory
+from harness.sandbox.protocol import Sandbox
 from harness.sweep import Brakes, Tally, owed, plan_bases, plan_branches
 from harness.sweep import run as run_cells
 from harness.tasks.protocol import TaskSet
@@ -68,7 +69,7 @@ def run_study(
 ) -> Finished:
     """Run what the study owes. Raises UsageError, with nothing written, when the input is at fault."""
     study = load_study(source, overrides)
-    tasks = open_tasks(study.tasks.set)
+    tasks = open_tasks(study)
     chosen = select_tasks(study, tasks)
     place = _run_folder(study, chosen, folder or Path("runs") / study.name, force_new)
     where = ["--run", str(place.path)] if folder or force_new else []
@@ -85,10 +86,12 @@ def _session(
     study: Study, tasks: TaskSet, chosen: Sequence[Task], place: RunFolder, *, allow_unsandboxed: bool, say: Say
 ) -> str | None:
     """One session; why it ended early, or None."""
+    tasks.require(chosen)
     scratch = place.path.absolute() / "sandboxes"
     for reaped in clean([place.path], only=place.path, containers=study.sandbox.provider == "docker"):
         say(f"note: removed {reaped.kind} {reaped.name}, left by a dead driver")
     with (
+        closing(tasks),
         open_provider(study, scratch, allow_unsandboxed=allow_unsandboxed) as sandboxes,
         open_models(study) as models,
         Journal(place) as journal,
@@ -97,17 +100,43 @@ def _session(
             say(f"note: {note}")
         manifest = place.manifest() if place.exists() else new_manifest(study, open_scaffold(study), chosen)
         manifest["sessions"].append(session(sandboxes.provider.name, sandboxes.degraded, models.facts))
+        manifest["sessions"][-1]["grader"] = dict(tasks.facts())
         manifest["tasks"] |= new_manifest(study, open_scaffold(study), chosen)["tasks"]
         journal.start_session(to_yaml(study), manifest)
         for name in place.records().torn:
             say(f"note: the last line of records/{name} was torn by a kill; its cell is run again")
         brakes = Brakes(study, journal, calls_before=place.records().calls())
-        stage = stage_of(study, tasks, sandboxes.provider, models.clients)
+        stage = stage_of(study, tasks, sandboxes.provider, models.clients, grading=sandboxes.grading)
+        stage = replace(stage, inspect=_Inspection(tasks, manifest, journal, study, say).inspect)
         with _stop_on_signals(brakes.requested, say), Progress() as progress:
             tallies = run_cells(study, chosen, stage, journal, brakes, progress.watch)
         _record_what_use_showed(manifest["sessions"][-1], sandboxes, say)
         journal.start_session(to_yaml(study), manifest)
     return _why_stopped(tallies)
+
+
+class _Inspection:
+    """Looks once at each task's repository for what came after the task; says and records what is there."""
+
+    def __init__(self, tasks: TaskSet, manifest: dict[str, Any], journal: Journal, study: Study, say: Say) -> None:
+        self._tasks, self._manifest, self._journal, self._study, self._say = tasks, manifest, journal, study, say
+        self._lock = threading.Lock()
+        self._begun: set[str] = set(manifest.setdefault("histories", {}))
+
+    def inspect(self, task: Task, sandbox: Sandbox) -> None:
+        """Look, where nobody has yet."""
+        with self._lock:
+            if task.instance_id in self._begun:
+                return
+            self._begun.add(task.instance_id)
+        found = self._tasks.history_of(task, sandbox)
+        if found is None:
+            return
+        with self._lock:
+            self._manifest["histories"][task.instance_id] = asdict(found)
+            self._journal.start_session(to_yaml(self._study), self._manifest)
+        if found.reaches_past_base:
+            self._say(f"note: {found.line(task.instance_id)}")
 
 
 def _record_what_use_showed(entry: dict[str, Any], sandboxes: OpenProvider, say: Say) -> None:
@@ -215,7 +244,7 @@ def open_run(path: Path) -> OpenRun:
     """Read a run folder and hold it against its plan."""
     folder = RunFolder(path).require()
     study = load_study(str(folder.study_file))
-    tasks = select_tasks(study, open_tasks(study.tasks.set))
+    tasks = select_tasks(study, open_tasks(study))
     records = folder.records()
     planned = [
         *(cell.id for cell in plan_bases(study, tasks)),
