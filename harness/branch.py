@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 from harness.agent import Agent
 from harness.config import Study
 from harness.fork import Resumed, fork_points, resume_at, start_of
+from harness.gradings import GradeCell
 from harness.loop import Continuation, Start, rollout
-from harness.record import Arm, Branch, Ending, ForkPoint, Provenance, Step, Task, Trajectory
+from harness.record import Arm, Branch, Ending, ForkPoint, Provenance, Regrade, Step, Task, Trajectory
 from harness.routing import Always, policy_for
 from harness.sandbox.protocol import Image, Sandbox, SandboxProvider
 from harness.score import score, what_is_graded
@@ -87,7 +88,7 @@ class _Clock:
     def rolled_out(self) -> None:
         self._rolled = time.monotonic()
 
-    def provenance(self, sandbox: Sandbox) -> Provenance:
+    def provenance(self, sandbox: Sandbox | None = None) -> Provenance:
         now = time.monotonic()
         return Provenance(
             attempt=self._attempt,
@@ -96,7 +97,7 @@ class _Clock:
             seconds=now - self._start,
             scoring_seconds=now - self._rolled,
             sandbox_start_seconds=self._ready - self._start,
-            digest_method=sandbox.digest_method,
+            digest_method="" if sandbox is None else sandbox.digest_method,
         )
 
 
@@ -185,4 +186,21 @@ def _ending(task: Task, done: Continuation, patch: bytes, stage: Stage) -> Endin
         patch=patch,
         graded=of,
         outcome=score(task, graded, stage.tasks, stage.grading_provider or stage.provider),
+    )
+
+
+def run_grading(cell: GradeCell, stage: Stage, attempt: int) -> Regrade:
+    """Grade once more what a finished cell left behind."""
+    clock = _Clock(attempt)
+    outcome = score(cell.task, cell.patch, stage.tasks, stage.grading_provider or stage.provider)
+    return Regrade(
+        id=cell.id,
+        cell_id=cell.record.id,
+        number=cell.number,
+        outcome=outcome,
+        inclusion=cell.inclusion,
+        sample=cell.design.sample,
+        sample_seed=cell.design.seed,
+        grader=dict(stage.tasks.facts()),
+        provenance=clock.provenance(),
     )

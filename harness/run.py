@@ -108,7 +108,7 @@ def _session(
         brakes = Brakes(study, journal, calls_before=place.records().calls())
         stage = stage_of(study, tasks, sandboxes.provider, models.clients, grading=sandboxes.grading)
         stage = replace(stage, inspect=_Inspection(tasks, manifest, journal, study, say).inspect)
-        with _stop_on_signals(brakes.requested, say), Progress() as progress:
+        with stop_on_signals(brakes.requested, say), Progress() as progress:
             tallies = run_cells(study, chosen, stage, journal, brakes, progress.watch)
         _record_what_use_showed(manifest["sessions"][-1], sandboxes, say)
         journal.start_session(to_yaml(study), manifest)
@@ -204,7 +204,7 @@ def _extends(key: str, before: Any, now: Any) -> bool:
 
 
 @contextmanager
-def _stop_on_signals(requested: threading.Event, say: Say) -> Iterator[None]:
+def stop_on_signals(requested: threading.Event, say: Say) -> Iterator[None]:
     """First SIGINT or SIGTERM: start nothing new, finish what is under way. Second: abandon that too."""
 
     def stop(number: int, frame: object) -> None:
