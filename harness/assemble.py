@@ -5,7 +5,7 @@ Everything heavy is imported where it is used. What had to be degraded is a line
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -23,57 +23,68 @@ from harness.prompting import OwnScaffold
 from harness.record import Task
 from harness.sandbox.protocol import SandboxLimits, SandboxProvider
 from harness.scaffold.protocol import Scaffold
+from harness.tasks import selection
 from harness.tasks.protocol import TaskSet
 
 if TYPE_CHECKING:
     from harness.sandbox.live import LiveProvider
 
-TASK_SETS = ("pocket",)
+TASK_SETS = ("pocket", "swebench")
 TREES_OF_THEIR_OWN = ("pocket",)
 """Sets whose tasks are trees on this machine: in Docker these are put into the base image."""
 
 
-def open_tasks(name: str) -> TaskSet:
-    """The task set of that name."""
-    if name not in TASK_SETS:
-        raise ConfigError(f"unknown task set {name!r}; known: {', '.join(TASK_SETS)}")
+def open_tasks(study: Study) -> TaskSet:
+    """The study's task set; the caller closes it."""
+    wanted = study.tasks
+    if wanted.set not in TASK_SETS:
+        raise ConfigError(f"unknown task set {wanted.set!r}; known: {', '.join(TASK_SETS)}")
+    if wanted.set == "swebench":
+        from harness.tasks.swebench import SweBench
+
+        assert wanted.source is not None, "checked when the study was read"
+        return SweBench(wanted.source, wanted.split, seconds=study.grading.seconds)
     from harness.tasks.pocket import Pocket
 
     return Pocket(cache_folder())
 
 
 def select_tasks(study: Study, tasks: TaskSet) -> list[Task]:
-    """The study's tasks, in the set's order; an unknown id or an empty selection is an error."""
-    known = {task.instance_id: task for task in tasks.tasks()}
-    ids = known if study.tasks.ids is None else study.tasks.ids
-    unknown = [task_id for task_id in ids if task_id not in known]
-    if unknown:
-        raise ConfigError(
-            f"task set {tasks.name!r} has no task {unknown[0]!r}; first of its own: {next(iter(known), '-')}"
-        )
-    chosen = [known[task_id] for task_id in ids][: study.tasks.count]
-    if not chosen:
-        raise ConfigError("no tasks: `tasks.ids` is empty; leave it out to take the whole set")
-    return chosen
+    """The study's tasks, in its order; an unknown name or an empty selection is an error."""
+    return selection.select(tasks.tasks(), study.tasks)
 
 
 @dataclass(frozen=True)
 class OpenProvider:
-    """A sandbox provider and what is less than asked for."""
+    """Sandbox providers and what is less than asked for."""
 
     provider: "LiveProvider"
     degraded: tuple[str, ...]
+    grading: "LiveProvider | None" = None
+    """For grading; None: the same."""
 
 
 @contextmanager
 def open_provider(study: Study, scratch: Path, *, allow_unsandboxed: bool) -> Iterator[OpenProvider]:
-    """The study's sandbox provider, closed at the end; `auto` takes namespaces where the kernel allows them."""
-    if study.sandbox.provider == "docker":
-        opened = _open_docker(study, scratch)
-    else:
-        opened = _open_here(study, scratch, allow_unsandboxed)
-    with closing(opened.provider):
+    """The study's sandbox providers, closed at the end; `auto` takes namespaces where the kernel allows them."""
+    with ExitStack() as stack:
+        opened = _open_one(study, scratch, allow_unsandboxed)
+        stack.enter_context(closing(opened.provider))
+        if study.grading.sandbox is not None:
+            graders = study.model_copy(update={"sandbox": study.grading.sandbox})
+            other = _open_one(graders, scratch, allow_unsandboxed)
+            stack.enter_context(closing(other.provider))
+            said = tuple(f"grading: {note}" for note in other.degraded)
+            opened = OpenProvider(opened.provider, opened.degraded + said, other.provider)
         yield opened
+
+
+def _open_one(study: Study, scratch: Path, allow_unsandboxed: bool) -> OpenProvider:
+    if study.sandbox.provider == "docker":
+        return _open_docker(study, scratch)
+    if study.tasks.set not in TREES_OF_THEIR_OWN:
+        raise ConfigError(f"tasks of `{study.tasks.set}` live in Docker images: they need `sandbox: docker`")
+    return _open_here(study, scratch, allow_unsandboxed)
 
 
 def _open_docker(study: Study, scratch: Path) -> OpenProvider:
@@ -197,7 +208,14 @@ def agents_maker(study: Study, clients: Mapping[str, ModelClient]) -> Callable[[
     return lambda scaffold: {name: ModelAgent(client, scaffold, sampling) for name, client in clients.items()}
 
 
-def stage_of(study: Study, tasks: TaskSet, provider: SandboxProvider, clients: Mapping[str, ModelClient]) -> Stage:
+def stage_of(
+    study: Study,
+    tasks: TaskSet,
+    provider: SandboxProvider,
+    clients: Mapping[str, ModelClient],
+    *,
+    grading: SandboxProvider | None = None,
+) -> Stage:
     """What every cell of the run works with."""
     scaffold, agents = open_scaffold(study), agents_maker(study, clients)
     return Stage(
@@ -208,4 +226,5 @@ def stage_of(study: Study, tasks: TaskSet, provider: SandboxProvider, clients: M
         environment=scaffold.environment,
         logged=cache(logged_scaffold),
         agents_in=agents,
+        grading_provider=grading,
     )

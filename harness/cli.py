@@ -235,6 +235,48 @@ def rerun(
 
 
 @app.command()
+def grade(
+    folder: RunArgument,
+    times: Annotated[
+        int, typer.Option(help="Further gradings of each chosen cell, those done before included.", min=1)
+    ] = 1,
+    sample: Annotated[
+        float,
+        typer.Option(help="Probability of a cell at a fork where all outcomes agree; 1: every cell."),
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of the sample.")] = 0,
+    form: FormatOption = "text",
+    allow_unsandboxed: UnsandboxedOption = False,
+) -> None:
+    """Grade what a run left behind again and print how often grading differs. Outcomes stay as they were; resumes."""
+    from analysis.flakes import flake_table
+    from harness.gradings import Design
+    from harness.journal import RunFolder
+    from harness.regrade import grade as grade_again
+
+    graded = grade_again(folder, Design(sample, seed), times, allow_unsandboxed=allow_unsandboxed, say=_say)
+    _print_tables([flake_table(RunFolder(folder).records(), folder.name)], form)
+    if graded.owed:
+        _say(f"{graded.owed} gradings are owed: {graded.stopped or 'some failed; `forkroll status` says why'}")
+    raise typer.Exit(graded.exit_code)
+
+
+@app.command("tasks")
+def list_tasks(
+    study: Annotated[str, typer.Argument(help="Study file, or the name of a bundled study.", metavar="STUDY")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="Overrides, as for run.", metavar="KEY=VALUE")] = None,
+    form: FormatOption = "text",
+) -> None:
+    """The tasks that a study takes, in order: repository, difficulty, image, numbers of tests. Starts nothing."""
+    from analysis.task_table import task_table
+    from harness.assemble import open_tasks, select_tasks
+    from harness.config import load_study
+
+    loaded = load_study(study, overrides or [])
+    _print_tables([task_table(select_tasks(loaded, open_tasks(loaded)), loaded.name)], form)
+
+
+@app.command()
 def clean(
     run_folder: Annotated[
         Path | None, typer.Option("--run", help="This run alone. Default: every run in runs/.")

@@ -37,13 +37,38 @@ class Section(BaseModel):
 
 
 class TasksSection(Section):
-    """Which tasks."""
+    """Which tasks: first the filters (`ids`, `repos`, `difficulty`, `match`), then `shuffle`, `slice` and `count`."""
 
     set: Name = "pocket"
+    source: str | None = None
+    """swebench: verified, lite, full or another name of the Hugging Face hub; or a local json, jsonl or parquet file
+    (.gz too) or a folder of one."""
+    split: str = "test"
     ids: tuple[str, ...] | None = None
-    """None: all of the set."""
+    """In this order where nothing is shuffled. None: all of the set."""
+    repos: tuple[str, ...] | None = None
+    difficulty: tuple[str, ...] | None = None
+    """The data set's own labels."""
+    match: str | None = None
+    """A regular expression that the beginning of an id matches."""
+    shuffle: int | None = None
+    """Seed: sort by id and shuffle, as the paper (42) and mini-swe-agent's --shuffle do; None: the set's order."""
+    shuffle_first: bool = False
+    """True: shuffle before the filters, as mini-swe-agent does; False: after them, as the paper does."""
+    slice: Annotated[str, Field(pattern=r"^-?\d*:-?\d*(:-?[1-9]\d*)?$")] | None = None
+    """As in Python, such as "0:30"."""
     count: Positive | None = None
     """The first so many of them; None: no cut."""
+    append: str | None = None
+    """Added to the end of every problem statement, after an empty line."""
+
+    @model_validator(mode="after")
+    def _source_fits_the_set(self) -> "TasksSection":
+        if self.set == "swebench" and self.source is None:
+            raise ValueError("the set `swebench` needs a `source`: verified, lite, full, or a local file")
+        if self.set == "pocket" and self.source is not None:
+            raise ValueError("the set `pocket` is bundled and takes no `source`; did you mean `set: swebench`?")
+        return self
 
 
 class SimulatedModel(Section):
@@ -247,6 +272,18 @@ class ScaffoldSection(Section):
         return self
 
 
+class GradingSection(Section):
+    """What is graded, and where."""
+
+    of: Literal["working_tree", "submission"] = "working_tree"
+    """working_tree: the diff at exit, whatever the stop reason. submission: what the submitting command printed, as
+    mini-swe-agent's runs are graded. Both are recorded."""
+    seconds: float = Field(default=1800.0, gt=0)
+    """swebench: time for one run of the hidden tests."""
+    sandbox: Annotated[SandboxSection, _named("provider")] | None = None
+    """Sandboxes to grade in, where they are to differ from those of the rollouts, such as in network or memory."""
+
+
 class SamplingSection(Section):
     """How completions are drawn. A seed is always sent."""
 
@@ -326,6 +363,7 @@ class Study(Section):
     sampling: SamplingSection = SamplingSection()
     limits: LimitsSection = LimitsSection()
     determinism: Annotated[DeterminismSection, _named("mode")] = DeterminismSection()
+    grading: GradingSection = GradingSection()
     workers: Positive = 4
     retries: Annotated[int, Field(ge=0)] = 2
     """Further attempts at a cell that infrastructure ended."""

@@ -108,7 +108,7 @@ def _owed(questions: Sequence[Question], folder: RunFolder, model: str) -> list[
 
 def _questions(opened: OpenRun, of: Of, take: int) -> list[Question]:
     """Every step of the bases, the branches or both, in order of id."""
-    tasks = {task.instance_id: task for task in select_tasks(opened.study, open_tasks(opened.study.tasks.set))}
+    tasks = {task.instance_id: task for task in select_tasks(opened.study, open_tasks(opened.study))}
     return [question for path in _paths(opened.records, of) for question in _of_path(path, opened, tasks, take)]
 
 

@@ -34,6 +34,7 @@ from harness.record import (
     AnyRecord,
     Branch,
     Failure,
+    Regrade,
     Score,
     Step,
     Trajectory,
@@ -51,6 +52,8 @@ class Records:
     bases: dict[str, Trajectory] = field(default_factory=dict)
     branches: dict[str, Branch] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
+    regrades: dict[str, Regrade] = field(default_factory=dict)
+    """Further gradings of finished cells."""
     torn: list[str] = field(default_factory=list)
     """Files whose last line was torn by a kill."""
 
@@ -61,7 +64,7 @@ class Records:
     def calls(self) -> int:
         """Model calls made so far, those of failed attempts included."""
         bases = [base for base in self.bases.values() if base.source is None]  # imported ones called nobody
-        kept: list[AnyRecord] = [*bases, *self.branches.values(), *self.failures]
+        kept: list[Trajectory | Branch | Failure] = [*bases, *self.branches.values(), *self.failures]
         return sum(len(record.steps) for record in kept)
 
 
@@ -156,10 +159,12 @@ def _add(found: Records, record: AnyRecord, path: Path) -> None:
     if isinstance(record, Failure):
         found.failures.append(record)
         return
-    if record.id in found.bases or record.id in found.branches:
+    if record.id in found.bases or record.id in found.branches or record.id in found.regrades:
         raise JournalError(f"{path}: {record.id} is recorded twice; keep one of the two lines")
     if isinstance(record, Trajectory):
         found.bases[record.id] = record
+    elif isinstance(record, Regrade):
+        found.regrades[record.id] = record
     else:
         found.branches[record.id] = record
 

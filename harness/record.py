@@ -71,6 +71,14 @@ class Task(Record):
     """Hidden tests as a unified diff, where the data set gives them so."""
     FAIL_TO_PASS: tuple[str, ...] = ()
     PASS_TO_PASS: tuple[str, ...] = ()
+    image: str | None = None
+    """Docker image that holds the start tree; None: the task set knows."""
+    eval_script: str | None = None
+    """What runs the hidden tests, where the data set says (swebench 5); None: the grader knows."""
+    log_parser: str | None = None
+    """Name of the parser of that script's output (swebench 5)."""
+    eval_type: str | None = None
+    """pass_and_fail or fail_only (swebench 5)."""
 
 
 class ToolCall(Record):
@@ -262,10 +270,30 @@ class Stop(StrEnum):
         return self not in (Stop.SUBMITTED, Stop.FORMAT_ERRORS)
 
 
+class Reason(StrEnum):
+    """Why an outcome is what it is. That grading could not be carried out is none: it is a Failure row."""
+
+    RESOLVED = "resolved"
+    TESTS_FAILED = "tests_failed"
+    TESTS_TIMED_OUT = "tests_timed_out"
+    NO_TEST_REPORT = "no_test_report"
+    """The tests were run and their output cannot be read as results: the patch broke the test run itself."""
+    EMPTY_PATCH = "empty_patch"
+    NO_SUBMISSION = "no_submission"
+    PATCH_DOES_NOT_APPLY = "patch_does_not_apply"
+
+    @property
+    def tested(self) -> bool:
+        """Hidden tests were run: grading again may give another outcome."""
+        return self not in (Reason.EMPTY_PATCH, Reason.NO_SUBMISSION, Reason.PATCH_DOES_NOT_APPLY)
+
+
 class Outcome(Record):
     """What grading the final state gave."""
 
     status: Literal["resolved", "unresolved", "unscored"]
+    reason: Reason | None = None
+    """None where nothing was graded, or where it was graded elsewhere and not told."""
     detail: str = ""
     fail_to_pass: tuple[int, int] | None = None
     """(passed, total); None when not measured."""
@@ -297,6 +325,8 @@ class Ending(Record):
     """What the submitting command printed after the submit word; None when it never submitted."""
     patch: Raw
     """Working-tree diff against the start commit at exit, whatever the stop reason."""
+    graded: Literal["submission", "working_tree"] = "working_tree"
+    """Whether `outcome` is that of `submission` or of `patch`."""
     outcome: Outcome
 
 
@@ -458,7 +488,27 @@ class Score(Record):
     why: str = ""
 
 
-AnyRecord = Trajectory | Branch | Failure
+class Regrade(Record):
+    """A further grading of what a finished cell left behind. The cell's own outcome stays as it was."""
+
+    kind: Literal["regrade"] = "regrade"
+    id: str
+    """cell id, "~" and `number`."""
+    cell_id: str
+    number: int
+    """1-based."""
+    outcome: Outcome
+    inclusion: float
+    """Probability with which this cell was to be graded again: 1, or the sample's (estimands M12)."""
+    sample: float
+    """The sample's probability; 1: every cell."""
+    sample_seed: int
+    grader: dict[str, str] = {}
+    """Versions of what graded."""
+    provenance: Provenance
+
+
+AnyRecord = Trajectory | Branch | Failure | Regrade
 ANY_RECORD: TypeAdapter[AnyRecord] = TypeAdapter(Annotated[AnyRecord, Field(discriminator="kind")])
 
 _VOLATILE = {"circumstances", "provenance", "prefix"}

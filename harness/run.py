@@ -73,7 +73,7 @@ def run_study(
     study = load_study(source, overrides)
     if recorded is not None:
         folder = _beside(recorded, folder or Path("runs") / f"{study.name}-recorded")
-    tasks = open_tasks(study.tasks.set)
+    tasks = open_tasks(study)
     chosen = select_tasks(study, tasks)
     check_cards(study, open_scaffold(study).dialect)
     place = run_folder(study, chosen, folder or Path("runs") / study.name, force_new)
@@ -101,7 +101,7 @@ def _beside(recorded: Path, folder: Path) -> Path:
 def dry_run(source: str, overrides: Sequence[str]) -> tuple[Study, Estimate]:
     """The study as resolved and what it will take; nothing is written, no model is asked, nothing is pulled."""
     study = load_study(source, overrides)
-    tasks = open_tasks(study.tasks.set)
+    tasks = open_tasks(study)
     chosen = select_tasks(study, tasks)
     check_cards(study, open_scaffold(study).dialect)
     with image_finder(study) as present:
@@ -130,7 +130,7 @@ def open_run(path: Path) -> OpenRun:
     """Read a run folder and hold it against its plan."""
     folder = RunFolder(path).require()
     study = load_study(str(folder.study_file))
-    tasks = select_tasks(study, open_tasks(study.tasks.set))
+    tasks = select_tasks(study, open_tasks(study))
     records = folder.records()
     planned = [
         *(cell_id for cell_id in imported_bases(study, tasks) if cell_id in records.bases),

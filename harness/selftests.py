@@ -24,6 +24,7 @@ from harness.serving.card import ModelCard, load_card
 from harness.serving.command import command_of
 from harness.serving.selftest import SelfTest, self_test
 from harness.serving.server import serving
+from harness.tasks.pocket import Pocket
 
 _WATCH_S = 0.5
 
@@ -153,5 +154,5 @@ def _question(
 
 def _tasks(study: Study | None) -> Sequence[Task]:
     if study is None:
-        return list(open_tasks("pocket").tasks())
-    return select_tasks(study, open_tasks(study.tasks.set))
+        return list(Pocket(cache_folder()).tasks())
+    return select_tasks(study, open_tasks(study))

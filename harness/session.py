@@ -6,8 +6,8 @@ What is less than the study asks for is printed where it is found and recorded i
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from harness.clean import clean
 from harness.clients import OpenModels, open_models, recorded_models
 from harness.config import Study, identity, load_study, to_yaml
 from harness.errors import ModelError, UsageError
+from harness.inspection import Inspection
 from harness.journal import Journal, RunFolder
 from harness.manifest import new_manifest, prompts_digest, session
 from harness.preflight import check_models
@@ -60,11 +61,16 @@ class Session:
     def run(self) -> End:
         """Run what is owed. Raises UsageError, with nothing written, when a part cannot be had."""
         study, say = self.study, self.say
+        self.tasks.require(self.chosen)
         scratch = self.place.path.absolute() / "sandboxes"
         for reaped in clean([self.place.path], only=self.place.path, containers=study.sandbox.provider == "docker"):
             say(f"note: removed {reaped.kind} {reaped.name}, left by a dead driver")
         asked = open_models(study) if self.recorded is None else nullcontext(recorded_models(study, self.recorded))
-        with open_provider(study, scratch, allow_unsandboxed=self.allow_unsandboxed) as sandboxes, asked as models:
+        with (
+            closing(self.tasks),
+            open_provider(study, scratch, allow_unsandboxed=self.allow_unsandboxed) as sandboxes,
+            asked as models,
+        ):
             unchecked = check_models(study, self.chosen, open_scaffold(study), models.spoken)
             degraded = [*sandboxes.degraded, *models.notes(), *unchecked]
             for note in (*degraded, *scaffold_notes(study), *self._about_source()):
@@ -86,7 +92,10 @@ class Session:
             if study.determinism.mode == "required" and (why := _not_deterministic(tested)):
                 return End(why, tested, refused=True)
             brakes = Brakes(study, journal, calls_before=place.records().calls())
-            tallies = self._run_cells(sandboxes, models, journal, brakes)
+            inspection = Inspection(
+                self.tasks, manifest, lambda: journal.start_session(to_yaml(study), manifest), self.say
+            )
+            tallies = self._run_cells(sandboxes, models, journal, brakes, inspection)
             self._record_what_use_showed(entry, sandboxes, models, brakes)
             journal.start_session(to_yaml(study), manifest)
         return End(next((tally.stopped for tally in tallies if tally.stopped), None), tested)
@@ -95,16 +104,24 @@ class Session:
         """The run's manifest with this session's entry."""
         fresh = new_manifest(self.study, open_scaffold(self.study), self.chosen)
         manifest = self.place.manifest() if self.place.exists() else fresh
-        manifest["sessions"].append({**entry, "scaffold_notes": scaffold_notes(self.study)})
+        manifest["sessions"].append(
+            {**entry, "scaffold_notes": scaffold_notes(self.study), "grader": dict(self.tasks.facts())}
+        )
         manifest["cards"] = card_digests(self.study)
         manifest["tasks"] |= fresh["tasks"]
         return manifest
 
     def _run_cells(
-        self, sandboxes: OpenProvider, models: OpenModels, journal: Journal, brakes: Brakes
+        self,
+        sandboxes: OpenProvider,
+        models: OpenModels,
+        journal: Journal,
+        brakes: Brakes,
+        inspection: Inspection,
     ) -> Sequence[Tally]:
-        stage = stage_of(self.study, self.tasks, sandboxes.provider, models.clients)
-        with _stop_on_signals(brakes.requested, self.say), Progress() as progress:
+        stage = stage_of(self.study, self.tasks, sandboxes.provider, models.clients, grading=sandboxes.grading)
+        stage = replace(stage, inspect=inspection.inspect)
+        with stop_on_signals(brakes.requested, self.say), Progress() as progress:
             return run_cells(self.study, self.chosen, stage, journal, brakes, progress.watch)
 
     def _record_what_use_showed(
@@ -161,7 +178,7 @@ def _not_deterministic(tested: "Mapping[str, SelfTest]") -> str | None:
 
 
 @contextmanager
-def _stop_on_signals(requested: threading.Event, say: Say) -> Iterator[None]:
+def stop_on_signals(requested: threading.Event, say: Say) -> Iterator[None]:
     """First SIGINT or SIGTERM: start nothing new, finish what is under way. Second: abandon that too."""
 
     def stop(number: int, frame: object) -> None:

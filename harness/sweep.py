@@ -14,15 +14,17 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import TypeVar
 
-from harness.branch import BaseCell, BranchCell, Stage, run_base, run_branch
+from harness.branch import BaseCell, BranchCell, Stage, run_base, run_branch, run_grading
 from harness.config import Study
 from harness.errors import NotRecorded, RolloutError
 from harness.fork import fork_points
+from harness.gradings import GradeCell
 from harness.journal import Journal, Records
-from harness.record import Arm, Branch, Failure, ForkPoint, Provenance, Step, Task, Trajectory, seed_for
+from harness.record import Arm, Branch, Failure, ForkPoint, Provenance, Regrade, Step, Task, Trajectory, seed_for
 from harness.snapshots import SnapshotStore
 
 Cell = TypeVar("Cell", BaseCell, BranchCell)
+AnyCell = BaseCell | BranchCell | GradeCell
 
 FAILURES_IN_A_ROW = 12
 """So many cells lost one after another, and the run stops: what serves them all is probably down."""
@@ -193,6 +195,12 @@ def run(
     return tallies
 
 
+def run_gradings(cells: Sequence[GradeCell], stage: Stage, journal: Journal, brakes: Brakes, watch: Watch) -> Tally:
+    """Grade finished cells again."""
+    attempts = Counter(failure.id for failure in journal.folder.records().failures)
+    return _Runner(stage, journal, brakes, attempts).run_phase("gradings", cells, watch)
+
+
 def owed(cells: Iterable[Cell], records: Records) -> list[Cell]:
     """The cells that have no record yet."""
     finished = records.finished()
@@ -217,7 +225,7 @@ class _Runner:
         self._lock = threading.Lock()
         self._broken: Exception | None = None
 
-    def run_phase(self, phase: str, cells: Sequence[BaseCell] | Sequence[BranchCell], watch: Watch) -> Tally:
+    def run_phase(self, phase: str, cells: Sequence[AnyCell], watch: Watch) -> Tally:
         """Run `cells` until they are done or the brakes say why not."""
         tally = Tally(phase, len(cells))
         watch(tally)
@@ -234,14 +242,14 @@ class _Runner:
             raise self._broken
         return tally
 
-    def _work(self, waiting: Iterator[BaseCell | BranchCell], tally: Tally) -> None:
+    def _work(self, waiting: Iterator[AnyCell], tally: Tally) -> None:
         try:
             self._work_off(waiting, tally)
         except Exception as error:  # the journal itself cannot be written: nothing more may run
             self._broken = error
             self._brakes.requested.set()
 
-    def _work_off(self, waiting: Iterator[BaseCell | BranchCell], tally: Tally) -> None:
+    def _work_off(self, waiting: Iterator[AnyCell], tally: Tally) -> None:
         while (cell := self._next(waiting, tally)) is not None:
             fate = self._keep_trying(cell, tally)
             with self._lock:
@@ -251,21 +259,21 @@ class _Runner:
                     kept = fate is _Fate.KEPT
                     self._brakes.failures_in_a_row = 0 if kept else self._brakes.failures_in_a_row + 1
 
-    def _next(self, waiting: Iterator[BaseCell | BranchCell], tally: Tally) -> BaseCell | BranchCell | None:
+    def _next(self, waiting: Iterator[AnyCell], tally: Tally) -> AnyCell | None:
         with self._lock:
             cell = next(waiting, None)
             reason = self._brakes.reason() if cell is not None else None
             tally.stopped = tally.stopped or reason
             return cell if reason is None else None
 
-    def _keep_trying(self, cell: BaseCell | BranchCell, tally: Tally) -> _Fate:
+    def _keep_trying(self, cell: AnyCell, tally: Tally) -> _Fate:
         for _ in range(self._stage.study.retries + 1):
             fate = self._attempt(cell, tally)
             if fate is not _Fate.FAILED or self._brakes.requested.is_set():
                 return fate
         return _Fate.FAILED
 
-    def _attempt(self, cell: BaseCell | BranchCell, tally: Tally) -> _Fate:
+    def _attempt(self, cell: AnyCell, tally: Tally) -> _Fate:
         self._attempts[cell.id] += 1
         attempt = self._attempts[cell.id]
         with self._journal.steps_of(cell.id) as log:
@@ -276,7 +284,7 @@ class _Runner:
                     tally.calls += 1
                     self._brakes.calls += 1
 
-            record: Trajectory | Branch | Failure
+            record: Trajectory | Branch | Regrade | Failure
             fate = _Fate.KEPT
             try:
                 record = _run_cell(cell, self._stage, on_step, attempt)
@@ -287,14 +295,16 @@ class _Runner:
         with self._lock:
             if isinstance(record, Failure):
                 tally.failures[record.side] += 1
-            else:
+            elif not isinstance(record, Regrade):
                 self._brakes.hear(record)
         return fate
 
 
 def _run_cell(
-    cell: BaseCell | BranchCell, stage: Stage, on_step: Callable[[Step], None], attempt: int
-) -> Trajectory | Branch:
+    cell: AnyCell, stage: Stage, on_step: Callable[[Step], None], attempt: int
+) -> Trajectory | Branch | Regrade:
+    if isinstance(cell, GradeCell):
+        return run_grading(cell, stage, attempt)
     if isinstance(cell, BaseCell):
         return run_base(cell, stage, on_step, attempt)
     return run_branch(cell, stage, on_step, attempt)

@@ -17,7 +17,7 @@ from harness.sweep import Brakes, run
 
 def main() -> None:
     study = load_study("quickstart")
-    tasks = open_tasks(study.tasks.set)
+    tasks = open_tasks(study)
     chosen = select_tasks(study, tasks)
     meter = Meter()
     wall, own = time.monotonic(), time.process_time()
