@@ -111,8 +111,9 @@ class OpenAIClient:
         return scoring.score(self._post, self._model, chat, said)
 
     def _post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        # vLLM serves /tokenize beside /v1, not below it.
-        return self._request("POST", path, body, root=self._base_url.removesuffix("/v1"))
+        # vLLM serves /tokenize and /detokenize beside /v1, not below it.
+        root = self._base_url.removesuffix("/v1") if path.endswith("tokenize") else ""
+        return self._request("POST", path, body, root=root)
 
     @contextmanager
     def _in_flight(self) -> Iterator[int]:
