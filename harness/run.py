@@ -120,7 +120,7 @@ def _session(
     for reaped in clean([place.path], only=place.path, containers=study.sandbox.provider == "docker"):
         say(f"note: removed {reaped.kind} {reaped.name}, left by a dead driver")
     with (
-        open_provider(study, scratch, allow_unsandboxed=allow_unsandboxed) as sandboxes,
+        open_provider(_acting(study, recorded), scratch, allow_unsandboxed=allow_unsandboxed) as sandboxes,
         open_models(study) if recorded is None else nullcontext(recorded_models(study, recorded)) as models,
         Journal(place) as journal,
     ):
@@ -139,6 +139,13 @@ def _session(
         _record_what_use_showed(manifest["sessions"][-1], sandboxes, say)
         journal.start_session(to_yaml(study), manifest)
     return _why_stopped(tallies)
+
+
+def _acting(study: Study, recorded: Path | None) -> Study:
+    """The study with the models whose commands are run: a real one's are no tamer for being recorded."""
+    if recorded is None:
+        return study
+    return study.model_copy(update={"models": load_study(str(RunFolder(recorded).study_file)).models})
 
 
 def _says_of_source(study: Study, recorded: Path | None) -> Iterator[str]:

@@ -1,8 +1,10 @@
 """A whole run under teacher forcing: a model's own log-probabilities come back; nothing is imputed or asked twice."""
 
 import json
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from harness.journal import Journal, RunFolder, ScoreLog
 from harness.model.simulated.process import SimulatedServer
 from harness.record import SCHEMA_VERSION, Score, Step, canonical_json
 from harness.run import run_study
+from tests.contracts.sandbox_contract import eventually
 from tests.model.served import Words, serving
 
 FORKROLL = Path(sys.executable).with_name("forkroll")
@@ -290,6 +293,37 @@ def test_steps_that_could_not_be_asked_stay_owed_and_are_asked_later(run: RunFol
         broken[0] = False
         assert score(flaky, "large", "base") == 0
     assert sorted(each.step for each in flaky.scores("large")) == [step.index for step in base.steps]
+
+
+def test_an_interrupt_keeps_what_is_whole_and_the_same_command_goes_on(run: RunFolder, tmp_path: Path) -> None:
+    words, asked_for, reached, released = Words(), [0], threading.Event(), threading.Event()
+
+    def answer(path: str, asked: Mapping[str, Any]) -> Any:
+        asked_for[0] += path == "/v1/completions"
+        if asked_for[0] >= 3:
+            reached.set()
+            released.wait(60)
+        return words(path, asked)
+
+    with serving(answer) as url:
+        slow = served_by(url, "words", run, tmp_path)
+        one_at_a_time = slow.study_file.read_text().replace("workers: 4", "workers: 1")
+        slow.study_file.write_text(one_at_a_time)
+        command = [str(FORKROLL), "score", str(slow.path), "--model", "large", "--of", "base"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert reached.wait(60)
+            assert eventually(lambda: len(slow.scores("large")) == 2, 60)
+            process.send_signal(signal.SIGINT)
+            assert process.stderr is not None
+            assert any("stopping" in line for line in process.stderr)
+            released.set()
+            _, told = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert "stopped: interrupted. 6 scores are owed; what is there is kept" in told
+        first = slow.scores_file("large").read_bytes()
+        assert score(slow, "large", "base") == 0
+    assert slow.scores_file("large").read_bytes().startswith(first)
+    assert len(slow.scores("large")) == 8
 
 
 def test_a_second_scorer_of_one_file_is_refused(fresh: RunFolder) -> None:

@@ -1,6 +1,8 @@
 """A cassette gives back what was recorded, byte for byte, and nothing else: a miss is a miss."""
 
 import json
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -38,6 +40,7 @@ from harness.sandbox.namespace import available
 from harness.scaffold.protocol import Dialect
 from tests.made import make_base, make_ending
 
+FORKROLL = Path(sys.executable).with_name("forkroll")
 TASK = Task(instance_id="t", repo="r", base_commit="c", problem_statement="It breaks.\n")
 SAMPLING = Sampling(temperature=0.5, max_tokens=64, logprobs=True)
 DIALECTS: tuple[Dialect, ...] = ("tool_call", "text")
@@ -369,6 +372,30 @@ def test_a_recorded_model_that_there_is_not(place: Path, model: str, says: str) 
 def test_no_run_answers_for_itself(place: Path) -> None:
     with pytest.raises(ConfigError, match="cannot answer for itself; name another folder"):
         run(place / "s.yaml", place / "run", recorded=place / "run")
+
+
+def test_the_command_line_says_so_in_one_line_and_writes_nothing(place: Path) -> None:
+    for source, says in (("run", "cannot answer for itself"), ("nowhere", "nowhere: not a run folder")):
+        command = [str(FORKROLL), "run", "s.yaml", "--run", "run", "--recorded", source]
+        told = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=60)
+        assert (told.returncode, told.stdout, told.stderr.count("\n")) == (2, "", 1)
+        assert says in told.stderr
+
+
+def test_the_folder_of_an_offline_run_is_beside_the_recorded_one(place: Path) -> None:
+    command = [str(FORKROLL), "run", "s.yaml", "--recorded", "run"]
+    told = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=120)
+    assert told.returncode == 0, told.stderr
+    assert exported(place / "runs" / "s-recorded") == exported(place / "run")
+
+
+def test_a_real_models_commands_are_no_tamer_for_being_recorded(place: Path) -> None:
+    scripted = [f"models.{name}={{client: scripted, commands: [ls]}}" for name in ("small", "large")]
+    with pytest.raises(ConfigError, match="'small' would run commands of its own choice"):
+        run(place / "s.yaml", place / "bare", "sandbox=local", *scripted, recorded=place / "run")
+    named = [f"models.{name}={{client: recorded, run: '{place / 'run'}', model: small}}" for name in ("small", "large")]
+    with pytest.raises(ConfigError, match="'small' would run commands of its own choice"):
+        run(place / "s.yaml", place / "bare", "sandbox=local", *named)
 
 
 def test_a_run_without_any_of_the_models_is_refused(place: Path) -> None:
