@@ -62,9 +62,12 @@ class ModelAgent:
         except ContextOverflow as error:
             error.request_digest = request_digest
             raise
+        took = time.monotonic() - clock
+        answered = took if completion.seconds is None else completion.seconds
         circumstances = Circumstances(
             started_at=started_at,
-            model_seconds=time.monotonic() - clock,
+            model_seconds=answered,
+            waited_seconds=took - answered,
             cached_prompt_tokens=completion.cached_prompt_tokens,
             in_flight=completion.in_flight,
             server_epoch=completion.server_epoch,

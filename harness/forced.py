@@ -8,20 +8,24 @@ import random
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from harness.assemble import open_models, open_scaffold, open_tasks, sampling_of, select_tasks
+from harness.assemble import open_scaffold, open_tasks, sampling_of, select_tasks
+from harness.clients import open_models
 from harness.config import Study
 from harness.errors import ConfigError, ModelError
 from harness.journal import Records, RunFolder, ScoreLog
 from harness.model.protocol import Message, ModelClient, Scored
 from harness.model.said import Unclear, said_of
+from harness.preflight import check_models
 from harness.progress import Progress
 from harness.prompting import Conversation
 from harness.record import Score, Step, Task, Trajectory, prefix_digest, seed_for
-from harness.run import INCOMPLETE, INTERRUPTED, OpenRun, Say, open_run
+from harness.run import INCOMPLETE, INTERRUPTED, OpenRun, open_run
+from harness.session import Say
 from harness.sweep import FAILURES_IN_A_ROW, Tally
 
 Of = Literal["base", "branches", "all"]
@@ -75,15 +79,26 @@ def score_run(path: Path, model: str, *, of: Of, twice: bool, say: Say) -> Force
         raise ConfigError(f"{path}: no model {model!r}; its study has {', '.join(opened.study.models)}")
     questions, folder, stopped = list(_questions(opened, of)), opened.folder, None
     if twice or _owed(questions, folder, model, take=1):
-        only = opened.study.model_copy(update={"models": {model: opened.study.models[model]}})
-        with open_models(only) as models, ScoreLog(folder, model) as log:
-            session = _Session(opened.study, model, models.clients[model], log, say)
+        with _open_client(opened.study, model, say) as client, ScoreLog(folder, model) as log:
+            session = _Session(opened.study, model, client, log, say)
             stopped = session.work_off("scores", _owed(questions, folder, model, take=1), take=1)
             if twice and stopped is None:
                 stopped = session.work_off("again", _again(questions, opened, model), take=2)
     owed = len(_owed(questions, folder, model, take=1)) + (len(_again(questions, opened, model)) if twice else 0)
     known = sum(score.logprob is not None for score in folder.scores(model))
     return Forced(folder, model, known, owed, stopped)
+
+
+@contextmanager
+def _open_client(study: Study, model: str, say: Say) -> Iterator[ModelClient]:
+    """That model alone, known to answer. ConfigError where it does not."""
+    only = study.model_copy(update={"models": {model: study.models[model]}})
+    one_token = only.model_copy(update={"sampling": study.sampling.model_copy(update={"max_tokens": 1})})
+    with open_models(only) as models:
+        check_models(one_token, (), open_scaffold(study), models.spoken)  # room for openings is no matter here
+        for note in models.notes():
+            say(f"note: {note}")
+        yield models.clients[model]
 
 
 def _owed(questions: Sequence[Question], folder: RunFolder, model: str, take: int) -> list[Question]:
@@ -101,7 +116,7 @@ def _again(questions: Sequence[Question], opened: OpenRun, model: str) -> list[Q
 
 def _questions(opened: OpenRun, of: Of) -> Iterator[Question]:
     """Every step of the bases, the branches or both, in order of id."""
-    tasks = {task.instance_id: task for task in select_tasks(opened.study, open_tasks(opened.study.tasks.set))}
+    tasks = {task.instance_id: task for task in select_tasks(opened.study, open_tasks(opened.study))}
     for path in _paths(opened.records, of):
         yield from _of_path(path, opened.study, tasks[path.base.task_id])
 

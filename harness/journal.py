@@ -34,6 +34,7 @@ from harness.record import (
     AnyRecord,
     Branch,
     Failure,
+    Regrade,
     Score,
     Step,
     Trajectory,
@@ -51,6 +52,8 @@ class Records:
     bases: dict[str, Trajectory] = field(default_factory=dict)
     branches: dict[str, Branch] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
+    regrades: dict[str, Regrade] = field(default_factory=dict)
+    """Further gradings of finished cells."""
     torn: list[str] = field(default_factory=list)
     """Files whose last line was torn by a kill."""
 
@@ -60,7 +63,8 @@ class Records:
 
     def calls(self) -> int:
         """Model calls made so far, those of failed attempts included."""
-        kept: list[AnyRecord] = [*self.bases.values(), *self.branches.values(), *self.failures]
+        bases = [base for base in self.bases.values() if base.source is None]  # imported ones called nobody
+        kept: list[Trajectory | Branch | Failure] = [*bases, *self.branches.values(), *self.failures]
         return sum(len(record.steps) for record in kept)
 
 
@@ -133,7 +137,7 @@ class RunFolder:
         finished: dict[str, Trajectory | Branch] = {**records.bases, **records.branches}
         lines = [canonical_json(finished[cell_id]) + "\n" for cell_id in sorted(finished)]
         path = self.export_folder / "canonical.jsonl"
-        _write_whole(path, "".join(lines))
+        write_whole(path, "".join(lines))
         return path
 
 
@@ -155,10 +159,12 @@ def _add(found: Records, record: AnyRecord, path: Path) -> None:
     if isinstance(record, Failure):
         found.failures.append(record)
         return
-    if record.id in found.bases or record.id in found.branches:
+    if record.id in found.bases or record.id in found.branches or record.id in found.regrades:
         raise JournalError(f"{path}: {record.id} is recorded twice; keep one of the two lines")
     if isinstance(record, Trajectory):
         found.bases[record.id] = record
+    elif isinstance(record, Regrade):
+        found.regrades[record.id] = record
     else:
         found.branches[record.id] = record
 
@@ -176,7 +182,8 @@ def _read_steps(path: Path) -> list[Step]:
     return [Step.model_validate_json(line) for line in lines[:-1]]  # what follows the last newline is torn
 
 
-def _write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
+    """Write `text` to `path`, whole or not at all; folders are made."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(path.name + PART)
     aside.write_text(text, encoding="utf-8")
@@ -218,8 +225,8 @@ class Journal:
 
     def start_session(self, study_yaml: str, manifest: dict[str, Any]) -> None:
         """Write the resolved study and the manifest, each whole or not at all."""
-        _write_whole(self.folder.manifest_file, json.dumps(manifest, indent=2, sort_keys=True) + "\n")
-        _write_whole(self.folder.study_file, study_yaml)
+        write_whole(self.folder.manifest_file, json.dumps(manifest, indent=2, sort_keys=True) + "\n")
+        write_whole(self.folder.study_file, study_yaml)
 
     def append(self, record: AnyRecord) -> None:
         """Write one whole record durably, then drop its scratch."""

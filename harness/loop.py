@@ -125,7 +125,7 @@ def _act(
         clock = time.monotonic()
         seen = sandbox.act(action.command, timeout_s=timeout_s)
         durations.append(time.monotonic() - clock)
-        observations.append(scaffold.observe(seen, timeout_s=timeout_s))
+        observations.append(scaffold.observe(seen, action, timeout_s=timeout_s))
         if scaffold.submission_of(seen) is not None:
             break
     return observations, durations
@@ -143,7 +143,7 @@ def spend(spent: Spent, step: Step) -> Spent:
         calls=spent.calls + 1,
         input_tokens=spent.input_tokens + (usage.input_tokens or 0),
         output_tokens=spent.output_tokens + (usage.output_tokens or 0),
-        seconds=spent.seconds + when.model_seconds + sum(when.action_seconds),
+        seconds=spent.seconds + (when.model_seconds or 0.0) + sum(when.action_seconds),
         format_errors_in_a_row=spent.format_errors_in_a_row + 1 if step.reply.format_error is not None else 0,
     )
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from harness.errors import ConfigError, ContextOverflow, NotRecorded
 from harness.journal import Records
+from harness.model.digest import request_digest
 from harness.model.protocol import Completion, Message, Said, Sampling, Scored
-from harness.model.request import request_digest
 from harness.record import Branch, Reply, Step, Stop, Trajectory, seed_for
 
 
@@ -81,15 +81,15 @@ def cassette_of(records: Records, source: str) -> Cassette:
 
 def _add_steps(cassette: Cassette, where: str, steps: Sequence[Step]) -> None:
     for step in steps:
-        place = f"{where} step {step.index}"
-        if step.request_digest is None:
-            cassette.told.setdefault((step.agent, step.seed), f"{place} was imported without its request")
-        else:
-            _add(cassette, Key(step.agent, step.request_digest, step.seed), Answer(place, step))
+        if step.request_digest is not None and step.seed is not None:  # an imported step has neither
+            key = Key(step.agent, step.request_digest, step.seed)
+            _add(cassette, key, Answer(f"{where} step {step.index}", step))
 
 
 def _add_end(cassette: Cassette, record: Trajectory | Branch) -> None:
-    """What the call after the last step came to, where there was one."""
+    """What the call after the last step came to, where there was one. An imported rollout names no seeds."""
+    if record.seed is None:
+        return
     agent, last = record.agent if isinstance(record, Trajectory) else record.arm.agent, len(record.steps)
     if isinstance(record, Branch):
         last += record.fork.step - 1
@@ -133,7 +133,8 @@ class RecordedClient:
         return _completion(answer.step)
 
     def _why_not(self, key: Key, messages: Sequence[Message]) -> str:
-        asked = f"call {_number(messages)} of model {key.model!r}, request {key.request[:12]}"
+        step = 1 + len([message for message in messages if message["role"] == "assistant"])
+        asked = f"request {key.request[:12]} of model {key.model!r} (step {step}, by the replies before it)"
         if key in self._cassette.contradictions:
             one, other = self._cassette.contradictions[key]
             return f"{self._cassette.source} answers {asked}, in two ways: {one.where} and {other.where}"
@@ -143,10 +144,6 @@ class RecordedClient:
     def score(self, messages: Sequence[Message], said: Said, *, tools: Sequence[Mapping[str, Any]]) -> Scored:
         """Unknown."""
         return Scored(None, None, None, "records hold no probability of what was not said")
-
-
-def _number(messages: Sequence[Message]) -> int:
-    return 1 + len([message for message in messages if message["role"] == "assistant"])
 
 
 def _completion(step: Step) -> Completion:

@@ -5,14 +5,15 @@ ids were logged and spell the action under this server's tokenizer; else the tex
 server sends in place of a log-probability, or ties to another token, makes the action's unknown; nothing is imputed.
 """
 
-import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from harness.errors import ContextOverflow, ModelError
+from harness.model.digest import digest_of_ids
 from harness.model.protocol import Said, Scored
+from harness.model.reading import as_logprob
 from harness.model.said import END_OF_TURN
 from harness.record import How
 
@@ -128,15 +129,3 @@ def _one(entry: object, token: int) -> float:
     if value is None:
         raise _Unknown(f"the server sent {given.get('logprob')!r} in place of one")
     return value
-
-
-def as_logprob(value: object) -> float | None:
-    """`value` as a log-probability; None for what servers send in place of one (-9999, -inf, null)."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= -9999:
-        return None
-    return float(value)
-
-
-def digest_of_ids(ids: Sequence[int] | None) -> str | None:
-    """Names a prompt by its token ids; None for none."""
-    return hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest() if ids else None

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from harness.config import load_study
 from harness.errors import ConfigError, ContextOverflow, NotRecorded
 from harness.journal import Records, RunFolder
+from harness.model.digest import RequestDigest, request_digest
 from harness.model.protocol import Completion, Message, Said, Sampling
 from harness.model.recorded import RecordedClient, cassette_of
-from harness.model.request import RequestDigest, request_digest
 from harness.model.simulated.process import SimulatedServer
 from harness.prompting import Conversation, OwnScaffold, parse
 from harness.record import (
@@ -176,14 +176,13 @@ def ask(client: RecordedClient, sampling: Sampling = SAMPLING, seed: int = 1, se
 def test_what_is_not_recorded_is_refused_by_name() -> None:
     client = client_of(records_of(base_of(step_of(said("yes"), 2, request=NAME))))
     assert ask(client) == "yes"
-    with pytest.raises(
-        NotRecorded, match=rf"not recorded in runs/x: call 2 of model 'a', request {NAME[:12]}; nothing"
-    ):
+    named = rf"not recorded in runs/x: request {NAME[:12]} of model 'a' \(step 2, by the replies before it\); nothing"
+    with pytest.raises(NotRecorded, match=named):
         ask(client, seed=2)
     changed = request_digest(ASKED, [], Sampling())[:12]
-    with pytest.raises(NotRecorded, match=rf"request {changed}; t:a step 2 was recorded with another .*{NAME[:12]}"):
+    with pytest.raises(NotRecorded, match=rf"request {changed} .*; t:a step 2 was recorded with another .*{NAME[:12]}"):
         ask(client, Sampling())
-    with pytest.raises(NotRecorded, match="call 1 of model 'a'"):
+    with pytest.raises(NotRecorded, match=r"of model 'a' \(step 1,"):
         ask(client, sent=ASKED[:1])
 
 
@@ -194,8 +193,8 @@ def test_another_models_answer_is_no_answer() -> None:
         ask(client_of(records, "a"))
 
 
-def test_a_step_without_its_request_is_told_apart() -> None:
-    with pytest.raises(NotRecorded, match="t:a step 1 was imported without its request"):
+def test_a_step_whose_request_is_not_known_answers_nothing() -> None:
+    with pytest.raises(NotRecorded, match="nothing with its seed"):
         ask(client_of(records_of(base_of(step_of(said("yes"), request=None)))))
 
 
@@ -335,7 +334,7 @@ def test_what_reaches_beyond_the_records_fails_by_name_and_nothing_else_does(pla
     attempts = Counter(failure.id for failure in records.failures)
     assert len(attempts) == 16 + 8  # bases of 8 further tasks, second replicates of the 8 arms
     assert set(attempts.values()) == {1}, "a miss was asked again"
-    assert all(f"not recorded in {place / 'run'}: call" in failure.message for failure in records.failures)
+    assert all(f"not recorded in {place / 'run'}: request" in failure.message for failure in records.failures)
     assert any("`replicates` 1, this study has 2" in line for line in told)
 
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from harness.model.digest import digest_of_ids
 from harness.model.protocol import Completion, Message, Said, Sampling, Scored
-from harness.model.scoring import digest_of_ids
 from harness.model.simulated.engine import Engine, Generated
 from harness.model.simulated.noise import Kind, Noise
 from harness.model.simulated.profiles import Profile
