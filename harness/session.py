@@ -68,7 +68,7 @@ class Session:
         asked = open_models(study) if self.recorded is None else nullcontext(recorded_models(study, self.recorded))
         with (
             closing(self.tasks),
-            open_provider(study, scratch, allow_unsandboxed=self.allow_unsandboxed) as sandboxes,
+            open_provider(self._acting(), scratch, allow_unsandboxed=self.allow_unsandboxed) as sandboxes,
             asked as models,
         ):
             unchecked = check_models(study, self.chosen, open_scaffold(study), models.spoken)
@@ -156,6 +156,12 @@ class Session:
         for found in tested.values():
             self.say(f"self-test: {found.line()}")
         return tested
+
+    def _acting(self) -> Study:
+        """The study with the models whose commands are run: a real one's are no tamer for being recorded."""
+        if self.recorded is None:
+            return self.study
+        return self.study.model_copy(update={"models": load_study(str(RunFolder(self.recorded).study_file)).models})
 
     def _about_source(self) -> Iterator[str]:
         """Who answers, and where the study that was recorded is another one: what hangs on that is a miss."""
