@@ -161,8 +161,8 @@ def table(runs: dict[str, Checked]) -> Table:
     notes = (
         "record: the record reads back from its JSON as it was. messages, bytes: the log rebuilt from the record has "
         "the same messages; the same sha256 as the original file.",
-        "counts: actions, calls, tokens and exit status are those of index.csv, which counts every block of a reply that "
-        "was rejected for having several as an action; here it is none. forks: at 30 % and 70 % "
+        "counts: actions, calls, tokens and exit status are those of index.csv, which counts every block of a reply "
+        "that was rejected for having several as an action; here it is none. forks: at 30 % and 70 % "
         "(paper_fraction) the messages that would be sent are those of the log before that call, and as many calls "
         "are spent.",
         "read: the log's own scaffold reads the reply to the same actions or the same error text. shown: it renders "
