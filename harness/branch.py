@@ -11,12 +11,13 @@ from functools import partial
 from harness.agent import Agent
 from harness.config import Study
 from harness.fork import Resumed, fork_points, resume_at, start_of
+from harness.gradings import GradeCell
 from harness.loop import Continuation, Start, rollout
-from harness.record import Arm, Branch, Ending, ForkPoint, Provenance, Source, Step, Task, Trajectory
+from harness.record import Arm, Branch, Ending, ForkPoint, Provenance, Regrade, Source, Step, Task, Trajectory
 from harness.routing import Always, policy_for
 from harness.sandbox.protocol import Image, Sandbox, SandboxProvider
 from harness.scaffold.protocol import Scaffold
-from harness.score import score
+from harness.score import score, what_is_graded
 from harness.snapshots import Snapshots, SnapshotStore
 from harness.tasks.protocol import TaskSet
 
@@ -38,6 +39,10 @@ class Stage:
     """The scaffold in which branches of an imported base go on; None: the study's."""
     agents_in: Callable[[Scaffold], Mapping[str, Agent]] | None = None
     """Fresh agents that are spoken to as that scaffold says."""
+    grading_provider: SandboxProvider | None = None
+    """Where grading is done; None: where rollouts are."""
+    inspect: Callable[[Task, Sandbox], None] = lambda task, sandbox: None
+    """Shown each base's sandbox before anything is done in it."""
 
     def image(self, task: Task) -> Image:
         """The start state of `task`, with the environment that actions get in a rollout."""
@@ -96,7 +101,7 @@ class _Clock:
     def rolled_out(self) -> None:
         self._rolled = time.monotonic()
 
-    def provenance(self, sandbox: Sandbox) -> Provenance:
+    def provenance(self, sandbox: Sandbox | None = None) -> Provenance:
         now = time.monotonic()
         return Provenance(
             attempt=self._attempt,
@@ -105,7 +110,7 @@ class _Clock:
             seconds=now - self._start,
             scoring_seconds=now - self._rolled,
             sandbox_start_seconds=self._ready - self._start,
-            digest_method=sandbox.digest_method,
+            digest_method="" if sandbox is None else sandbox.digest_method,
         )
 
 
@@ -113,6 +118,7 @@ def run_base(cell: BaseCell, stage: Stage, on_step: Callable[[Step], None], atte
     """Roll the base out and grade it."""
     clock, study = _Clock(attempt), stage.study
     with stage.provider.start(stage.image(cell.task)) as sandbox:
+        stage.inspect(cell.task, sandbox)
         start_digest = sandbox.digest()
         clock.sandbox_ready()
         done = rollout(
@@ -184,5 +190,31 @@ def _continue(
 
 
 def _ending(task: Task, done: Continuation, patch: bytes, stage: Stage) -> Ending:
-    outcome = score(task, patch, stage.tasks, stage.provider)
-    return Ending(spent=done.spent, stop=done.stop, submission=done.submission, patch=patch, outcome=outcome)
+    of = stage.study.grading.of
+    graded = what_is_graded(of, done.submission, patch)
+    return Ending(
+        spent=done.spent,
+        stop=done.stop,
+        refused_request=done.refused_request,
+        submission=done.submission,
+        patch=patch,
+        graded=of,
+        outcome=score(task, graded, stage.tasks, stage.grading_provider or stage.provider),
+    )
+
+
+def run_grading(cell: GradeCell, stage: Stage, attempt: int) -> Regrade:
+    """Grade once more what a finished cell left behind."""
+    clock = _Clock(attempt)
+    outcome = score(cell.task, cell.patch, stage.tasks, stage.grading_provider or stage.provider)
+    return Regrade(
+        id=cell.id,
+        cell_id=cell.record.id,
+        number=cell.number,
+        outcome=outcome,
+        inclusion=cell.inclusion,
+        sample=cell.design.sample,
+        sample_seed=cell.design.seed,
+        grader=dict(stage.tasks.facts()),
+        provenance=clock.provenance(),
+    )

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from analysis.table import Table
     from harness.importing import Listing
+    from harness.serving.selftest import SelfTest
 
 app = typer.Typer(
     name="forkroll",
@@ -30,6 +31,10 @@ INCOMPLETE = 4
 RunArgument = Annotated[Path, typer.Argument(help="Folder of a run.", metavar="RUN")]
 UnsandboxedOption = Annotated[
     bool, typer.Option("--allow-unsandboxed", help="Let real models run commands on this machine in `local`.")
+]
+PythonOption = Annotated[
+    str | None,
+    typer.Option("--python", help="Interpreter that has vLLM. Default: $FORKROLL_VLLM_PYTHON, else our own."),
 ]
 FormatOption = Annotated[str, typer.Option("--format", help="text, md, csv, latex or json.")]
 
@@ -58,6 +63,10 @@ def run(
     force_new: Annotated[
         bool, typer.Option("--force-new", help="Where the folder holds another study: make a sibling folder.")
     ] = False,
+    recorded: Annotated[
+        Path | None,
+        typer.Option("--recorded", help="Answer every model from this run's records; into runs/<study name>-recorded."),
+    ] = None,
     allow_unsandboxed: UnsandboxedOption = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan (cells, images, calls, tokens, GPU hours); run nothing.")
@@ -77,8 +86,11 @@ def run(
         force_new=force_new,
         allow_unsandboxed=allow_unsandboxed,
         say=_say,
+        recorded=recorded,
     )
-    _print_tables(_fork_tables(finished.folder.path), "json" if as_json else "text")
+    tested = _selftest_tables(finished.end.tested.values())
+    made = tested if finished.end.refused else [*tested, *_fork_tables(finished.folder.path)]
+    _print_tables(made, "json" if as_json else "text")
     for text in finished.closing_lines():
         print(text, file=sys.stderr)
     raise typer.Exit(finished.exit_code)
@@ -127,6 +139,28 @@ def tables(
     """Tables of a run, or the paper's main tables recomputed from its released data."""
     made = _paper_tables(folder, bucket, seed, resamples) if paper else _run_tables(folder)
     _print_tables(made, form)
+
+
+@app.command()
+def score(
+    folder: RunArgument,
+    model: Annotated[str, typer.Option("--model", help="The study's name of the model that scores.")],
+    of: Annotated[str, typer.Option("--of", help="Steps of: base, branches or all.")] = "all",
+    twice: Annotated[bool, typer.Option("--twice", help="Ask again in another order and print the spread.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
+) -> None:
+    """Log-probabilities of a run's actions under a model of its study, by teacher forcing. Resumes where it stopped."""
+    from analysis.score_table import score_table
+    from harness.errors import UsageError
+    from harness.forced import Of, score_run
+
+    chosen = next((known for known in get_args(Of) if known == of), None)
+    if chosen is None:
+        raise UsageError(f"--of is one of {', '.join(get_args(Of))}, not {of!r}")
+    forced = score_run(folder, model, of=chosen, twice=twice, say=_say)
+    _print_tables([score_table(folder, model)], "json" if as_json else "text")
+    _say(forced.closing_line())
+    raise typer.Exit(forced.exit_code)
 
 
 @app.command()
@@ -201,6 +235,48 @@ def rerun(
 
 
 @app.command()
+def grade(
+    folder: RunArgument,
+    times: Annotated[
+        int, typer.Option(help="Further gradings of each chosen cell, those done before included.", min=1)
+    ] = 1,
+    sample: Annotated[
+        float,
+        typer.Option(help="Probability of a cell at a fork where all outcomes agree; 1: every cell."),
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of the sample.")] = 0,
+    form: FormatOption = "text",
+    allow_unsandboxed: UnsandboxedOption = False,
+) -> None:
+    """Grade what a run left behind again and print how often grading differs. Outcomes stay as they were; resumes."""
+    from analysis.flakes import flake_table
+    from harness.gradings import Design
+    from harness.journal import RunFolder
+    from harness.regrade import grade as grade_again
+
+    graded = grade_again(folder, Design(sample, seed), times, allow_unsandboxed=allow_unsandboxed, say=_say)
+    _print_tables([flake_table(RunFolder(folder).records(), folder.name)], form)
+    if graded.owed:
+        _say(f"{graded.owed} gradings are owed: {graded.stopped or 'some failed; `forkroll status` says why'}")
+    raise typer.Exit(graded.exit_code)
+
+
+@app.command("tasks")
+def list_tasks(
+    study: Annotated[str, typer.Argument(help="Study file, or the name of a bundled study.", metavar="STUDY")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="Overrides, as for run.", metavar="KEY=VALUE")] = None,
+    form: FormatOption = "text",
+) -> None:
+    """The tasks that a study takes, in order: repository, difficulty, image, numbers of tests. Starts nothing."""
+    from analysis.task_table import task_table
+    from harness.assemble import open_tasks, select_tasks
+    from harness.config import load_study
+
+    loaded = load_study(study, overrides or [])
+    _print_tables([task_table(select_tasks(loaded, open_tasks(loaded)), loaded.name)], form)
+
+
+@app.command()
 def clean(
     run_folder: Annotated[
         Path | None, typer.Option("--run", help="This run alone. Default: every run in runs/.")
@@ -251,6 +327,58 @@ def _print_plan(source: str, overrides: "Sequence[str]", as_json: bool) -> None:
         print(json.dumps({"study": study.name, **asdict(found), "assumes": study.rates.model_dump()}, indent=2))
         return
     _print_lines(estimate_lines(study, found))
+
+
+@app.command()
+def serve(
+    cards: Annotated[list[str], typer.Argument(help="Model cards: names in configs/models, or files.", metavar="CARD")],
+    python: PythonOption = None,
+    show_command: Annotated[
+        bool, typer.Option("--show", help="Print the command that starts each server, and start none.")
+    ] = False,
+) -> None:
+    """Serve models as their cards say, until Ctrl-C. Exit 4: a server ended by itself."""
+    from harness.selftests import command_lines
+    from harness.selftests import serve as serve_cards
+
+    if show_command:
+        _print_lines(command_lines(cards, python))
+        return
+    gone = serve_cards(cards, python)
+    if gone is not None:
+        _say(gone)
+        raise typer.Exit(INCOMPLETE)
+
+
+@app.command()
+def selftest(
+    targets: Annotated[list[str], typer.Argument(help="Model cards, or addresses of servers.", metavar="CARD_OR_URL")],
+    study: Annotated[
+        str | None, typer.Option("--study", help="Ask this study's prompts. Default: the bundled tasks'.")
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Which of an address's models.")] = None,
+    prompts: Annotated[int, typer.Option("--prompts", help="At most so many prompts.", min=1)] = 16,
+    tokens: Annotated[int, typer.Option("--tokens", help="Length at which replies are cut.", min=1)] = 64,
+    restart: Annotated[bool, typer.Option("--restart", help="Also restart the server and ask again.")] = False,
+    api_key_env: Annotated[
+        str | None, typer.Option("--api-key-env", help="Environment variable that holds an address's key.")
+    ] = None,
+    python: PythonOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")] = False,
+) -> None:
+    """Does a server give one prompt one reply, alone, in a batch, warm, cold? Exit 1: it does not."""
+    from harness.selftests import Wanted, examine
+
+    found = examine(targets, Wanted(prompts, tokens, study, model, api_key_env, restart, python))
+    _print_tables(_selftest_tables(found), "json" if as_json else "text")
+    raise typer.Exit(0 if all(test.deterministic for test in found) else 1)
+
+
+def _selftest_tables(found: "Iterable[SelfTest]") -> "Sequence[Table]":
+    from analysis.selftest_table import selftest_table
+
+    distinct = {(test.base_url, test.model): test for test in found}
+    return [selftest_table(test.facts(), number) for number, test in enumerate(distinct.values(), 1)]
 
 
 def _fork_tables(folder: Path) -> "Sequence[Table]":

@@ -23,7 +23,7 @@ from harness.importers.sweagent import SweAgentImporter
 from harness.journal import Journal, RunFolder
 from harness.manifest import new_manifest, session
 from harness.record import Source, Task
-from harness.run import run_folder
+from harness.resume import run_folder
 from harness.scaffold.mini import MiniScaffold
 from harness.sweep import base_agents, base_id
 
@@ -164,7 +164,7 @@ def import_logs(wanted: Wanted, say: Say) -> Taken:
     study = load_study(wanted.study, wanted.overrides)
     if wanted.agent not in base_agents(study):
         raise ConfigError(f"--agent {wanted.agent!r} is the base of no direction; bases: {_some(base_agents(study))}")
-    tasks = {task.instance_id: task for task in select_tasks(study, open_tasks(study.tasks.set))}
+    tasks = {task.instance_id: task for task in select_tasks(study, open_tasks(study))}
     place = run_folder(study, list(tasks.values()), wanted.folder or Path("runs") / study.name, force_new=False)
     taken = Taken(place)
     with ExitStack() as stack:

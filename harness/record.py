@@ -71,6 +71,14 @@ class Task(Record):
     """Hidden tests as a unified diff, where the data set gives them so."""
     FAIL_TO_PASS: tuple[str, ...] = ()
     PASS_TO_PASS: tuple[str, ...] = ()
+    image: str | None = None
+    """Docker image that holds the start tree; None: the task set knows."""
+    eval_script: str | None = None
+    """What runs the hidden tests, where the data set says (swebench 5); None: the grader knows."""
+    log_parser: str | None = None
+    """Name of the parser of that script's output (swebench 5)."""
+    eval_type: str | None = None
+    """pass_and_fail or fail_only (swebench 5)."""
 
 
 class ToolCall(Record):
@@ -146,7 +154,10 @@ class Tokens(Record):
     logprobs: tuple[float | None, ...]
     """Natural logarithms at temperature 1; None where the server gave a sentinel instead of a number."""
     pieces: tuple[Raw, ...] | None = None
-    """The bytes of each token: joined, they are the completion before any parsing. None where the server gives none."""
+    """The bytes of each token: joined, they are the completion before any parsing. None where the server does not give
+    them for every token, or where they do not hold the text that came beside them."""
+    without_bytes: tuple[int, ...] = ()
+    """Places, from 0, of the tokens whose bytes the server does not give."""
 
 
 class Reply(Record):
@@ -170,6 +181,11 @@ class Reply(Record):
     model: str
     """The name that the server answered with; empty: an imported log does not say."""
 
+    @property
+    def is_unrecognised(self) -> bool:
+        """Neither text nor a tool call could be recognised in it (parity-replay P23); reasoning may be there."""
+        return not self.text.strip() and not self.tool_calls
+
 
 class Circumstances(Record):
     """What may differ between two runs of one step without the step differing. Never in a digest."""
@@ -179,12 +195,16 @@ class Circumstances(Record):
     naive_clock: bool = False
     """True: the time that an imported log gave had no zone and was taken as UTC."""
     model_seconds: float | None
-    """None: an imported log does not say."""
+    """From sending the request that was answered to the last byte of its answer: waiting is not in it. None: an
+    imported log does not say."""
+    waited_seconds: float = 0.0
+    """What the call took beyond that: waiting for a place or for the server, and attempts that came to nothing."""
     action_seconds: tuple[float, ...] = ()
     cached_prompt_tokens: int | None = None
     """None: the server does not say."""
     in_flight: int | None = None
-    """Requests of this run that were in flight when this one was sent, itself included."""
+    """Requests of this run to the model's family (to its server, where the study names no family) that were in flight
+    when this one was sent, itself included."""
     server_epoch: str | None = None
     """Names one start of the server; None: it does not say."""
     prompt_digest: str | None = None
@@ -250,10 +270,30 @@ class Stop(StrEnum):
         return self not in (Stop.SUBMITTED, Stop.FORMAT_ERRORS)
 
 
+class Reason(StrEnum):
+    """Why an outcome is what it is. That grading could not be carried out is none: it is a Failure row."""
+
+    RESOLVED = "resolved"
+    TESTS_FAILED = "tests_failed"
+    TESTS_TIMED_OUT = "tests_timed_out"
+    NO_TEST_REPORT = "no_test_report"
+    """The tests were run and their output cannot be read as results: the patch broke the test run itself."""
+    EMPTY_PATCH = "empty_patch"
+    NO_SUBMISSION = "no_submission"
+    PATCH_DOES_NOT_APPLY = "patch_does_not_apply"
+
+    @property
+    def tested(self) -> bool:
+        """Hidden tests were run: grading again may give another outcome."""
+        return self not in (Reason.EMPTY_PATCH, Reason.NO_SUBMISSION, Reason.PATCH_DOES_NOT_APPLY)
+
+
 class Outcome(Record):
     """What grading the final state gave."""
 
     status: Literal["resolved", "unresolved", "unscored"]
+    reason: Reason | None = None
+    """None where nothing was graded, or where it was graded elsewhere and not told."""
     detail: str = ""
     fail_to_pass: tuple[int, int] | None = None
     """(passed, total); None when not measured."""
@@ -279,10 +319,14 @@ class Ending(Record):
 
     spent: Spent
     stop: Stop
+    refused_request: str | None = None
+    """Digest of the request that no longer fitted the context, as `Step.request_digest`; None unless one was sent."""
     submission: str | None = None
     """What the submitting command printed after the submit word; None when it never submitted."""
     patch: Raw
     """Working-tree diff against the start commit at exit, whatever the stop reason."""
+    graded: Literal["submission", "working_tree"] = "working_tree"
+    """Whether `outcome` is that of `submission` or of `patch`."""
     outcome: Outcome
 
 
@@ -417,7 +461,54 @@ class Failure(Record):
     provenance: Provenance
 
 
-AnyRecord = Trajectory | Branch | Failure
+How = Literal["ids", "text"]
+"""How the tokens of an action were known that was scored. ids: those that were generated, as logged; the sum is that of
+the same tokens. text: what was generated as the scoring model's own tokenizer cuts it, without an end-of-turn token."""
+
+
+class Score(Record):
+    """Log-probability of one step's action under a model that may not have acted: teacher forcing."""
+
+    kind: Literal["score"] = "score"
+    cell: str
+    """Id of the base or branch that took the step."""
+    step: int
+    agent: str
+    """The study's name of the model that acted."""
+    model: str
+    """The study's name of the model that scored."""
+    take: int = 1
+    """2: asked again in another order."""
+    logprob: float | None
+    """Sum over the action's span, natural logarithm at temperature 1; None when unknown, and then `why` says why."""
+    tokens: int | None
+    """Tokens in the span; None when unknown."""
+    how: How | None
+    """None when the action was not even sent."""
+    why: str = ""
+
+
+class Regrade(Record):
+    """A further grading of what a finished cell left behind. The cell's own outcome stays as it was."""
+
+    kind: Literal["regrade"] = "regrade"
+    id: str
+    """cell id, "~" and `number`."""
+    cell_id: str
+    number: int
+    """1-based."""
+    outcome: Outcome
+    inclusion: float
+    """Probability with which this cell was to be graded again: 1, or the sample's (estimands M12)."""
+    sample: float
+    """The sample's probability; 1: every cell."""
+    sample_seed: int
+    grader: dict[str, str] = {}
+    """Versions of what graded."""
+    provenance: Provenance
+
+
+AnyRecord = Trajectory | Branch | Failure | Regrade
 ANY_RECORD: TypeAdapter[AnyRecord] = TypeAdapter(Annotated[AnyRecord, Field(discriminator="kind")])
 
 _VOLATILE = {"circumstances", "provenance", "prefix"}

@@ -6,11 +6,13 @@ Nothing here writes to the run folder's records.
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.assemble import open_models, open_provider, open_scaffold, open_tasks, select_tasks, stage_of
+from harness.assemble import open_provider, open_scaffold, open_tasks, select_tasks, stage_of
 from harness.branch import BaseCell, BranchCell, Stage, with_environment
+from harness.clients import open_models
 from harness.errors import UsageError
 from harness.fork import re_execute, start_of
 from harness.importers.continuing import logged_scaffold
@@ -21,7 +23,7 @@ from harness.routing import Always, policy_for
 from harness.run import OpenRun, open_run
 from harness.sandbox.protocol import Sandbox
 from harness.scaffold.protocol import Scaffold
-from harness.score import score
+from harness.score import score, what_is_graded
 from harness.show import fidelity, printable, step_line
 from harness.sweep import plan_bases, plan_branches
 
@@ -70,7 +72,7 @@ def shell(folder: Path, name: str, *, allow_unsandboxed: bool, say: Say) -> int:
     """A shell in a sandbox brought to the point that `name` says; its exit code."""
     opened = open_run(folder)
     place = find_place(name, opened.records)
-    tasks = open_tasks(opened.study.tasks.set)
+    tasks = open_tasks(opened.study)
     task = _task(place.record.task_id, opened)
     image = with_environment(tasks.image(task), _scaffold(place.path, opened).environment)
     scratch = folder.absolute() / "sandboxes"
@@ -94,7 +96,7 @@ def enter(sandbox: Sandbox) -> int:
 
 
 def _task(task_id: str, opened: OpenRun) -> Task:
-    tasks = select_tasks(opened.study, open_tasks(opened.study.tasks.set))
+    tasks = select_tasks(opened.study, open_tasks(opened.study))
     return next(task for task in tasks if task.instance_id == task_id)
 
 
@@ -107,13 +109,14 @@ def rerun(folder: Path, cell_id: str, *, keep_sandbox: bool, allow_unsandboxed: 
     if cell_id in opened.records.bases and opened.records.bases[cell_id].source is not None:
         raise UsageError(f"{cell_id} was imported; it was never run here. Its branches can be run again")
     cell = _cell(cell_id, opened)
-    tasks = open_tasks(opened.study.tasks.set)
+    tasks = open_tasks(opened.study)
     scratch = folder.absolute() / "sandboxes"
     with (
+        closing(tasks),
         open_provider(opened.study, scratch, allow_unsandboxed=allow_unsandboxed) as sandboxes,
         open_models(opened.study) as models,
     ):
-        stage = stage_of(opened.study, tasks, sandboxes.provider, models.clients)
+        stage = stage_of(opened.study, tasks, sandboxes.provider, models.clients, grading=sandboxes.grading)
         stage = stage.for_base(cell.base) if isinstance(cell, BranchCell) else stage
         with stage.provider.start(stage.image(cell.task)) as sandbox:
             done = _roll(cell, stage, sandbox, say)
@@ -121,13 +124,14 @@ def rerun(folder: Path, cell_id: str, *, keep_sandbox: bool, allow_unsandboxed: 
             if keep_sandbox:
                 say("the sandbox is kept until this shell ends")
                 enter(sandbox)
-        outcome = score(cell.task, patch, tasks, stage.provider)
+        graded = what_is_graded(opened.study.grading.of, done.submission, patch)
+        outcome = score(cell.task, graded, tasks, stage.grading_provider or stage.provider)
     say(f"{done.stop.value}, {outcome.status}" + (f" ({printable(outcome.detail)})" if outcome.detail else ""))
     return _compare(cell_id, opened, done.steps, outcome.status, say)
 
 
 def _cell(cell_id: str, opened: OpenRun) -> BaseCell | BranchCell:
-    tasks = select_tasks(opened.study, open_tasks(opened.study.tasks.set))
+    tasks = select_tasks(opened.study, open_tasks(opened.study))
     cells: list[BaseCell | BranchCell] = [
         *plan_bases(opened.study, tasks),
         *plan_branches(opened.study, tasks, opened.records.bases),

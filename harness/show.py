@@ -51,7 +51,7 @@ def _failure_lines(records: Records, owed: Sequence[str]) -> Iterator[str]:
         yield "  failed attempts: 0"
         return
     sides = Counter(failure.side for failure in records.failures)
-    lost = {failure.id for failure in records.failures} - records.finished()
+    lost = {failure.id for failure in records.failures} - records.finished() - set(records.regrades)
     yield f"  failed attempts: {len(records.failures)} ({_counts(sides)}); cells still without a record: {len(lost)}"
     last = {failure.id: failure for failure in records.failures}
     for cell_id in sorted(lost):

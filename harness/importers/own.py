@@ -26,7 +26,7 @@ def read_runs(paths: Sequence[Path], agent: str, model: str | None) -> Iterator[
         try:
             folder = RunFolder(path).require()
             study = load_study(str(folder.study_file))
-            records, tasks = folder.records(), select_tasks(study, open_tasks(study.tasks.set))
+            records, tasks = folder.records(), select_tasks(study, open_tasks(study))
         except UsageError as error:
             yield Refused(str(path), "", str(error))
             continue

@@ -15,8 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import ContextOverflow, ModelError
-from harness.model.openai import OpenAIClient, Patience, as_logprob, retry_after
+from harness.model.openai import OpenAIClient
+from harness.model.patience import Patience, retry_after
 from harness.model.protocol import Completion, Sampling
+from harness.model.reading import as_logprob
 
 GOOD = {
     "model": "served",
