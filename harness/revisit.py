@@ -106,6 +106,8 @@ def rerun(folder: Path, cell_id: str, *, keep_sandbox: bool, allow_unsandboxed: 
     Returns 0 when steps and outcome equal the record (or there is none yet), 1 when they differ.
     """
     opened = open_run(folder)
+    if cell_id in opened.records.bases and opened.records.bases[cell_id].source is not None:
+        raise UsageError(f"{cell_id} was imported; it was never run here. Its branches can be run again")
     cell = _cell(cell_id, opened)
     tasks = open_tasks(opened.study)
     scratch = folder.absolute() / "sandboxes"
