@@ -79,7 +79,7 @@ def _check_context(
     context, reply = min(limits), study.sampling.max_tokens
     if reply >= context:
         raise ConfigError(
-            f"model {name!r}: `sampling.max_tokens` is {reply}, and its context, prompt included, holds {context} tokens: "
+            f"model {name!r}: `sampling.max_tokens` is {reply} and its context, prompt included, {context} tokens: "
             "lower the one or serve the model with more of the other"
         )
     for task in in_doubt(tasks, scaffold, context - reply):

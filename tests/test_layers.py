@@ -50,6 +50,7 @@ LEVELS = {
     "harness.model.ledger": 2,
     "harness.model.request": 2,
     "harness.model.reading": 2,
+    "harness.model.repeat": 2,
     "harness.model.transport": 2,
     "harness.model.refusals": 3,
     "harness.model.openai": 4,
