@@ -120,6 +120,8 @@ class Brakes:
     started: float = field(default_factory=time.monotonic)
     calls: int = 0
     failures_in_a_row: int = 0
+    last_failure: str = ""
+    """Side and message of the last attempt that failed."""
     voices: dict[str, Voice] = field(default_factory=dict)
 
     def hear(self, record: Trajectory | Branch) -> None:
@@ -156,7 +158,9 @@ class Brakes:
         if limits.disk_bytes is not None and (used := self.journal.folder.disk_bytes()) >= limits.disk_bytes:
             return f"limits.run.disk_bytes reached ({used} of {limits.disk_bytes})"
         if self.failures_in_a_row >= FAILURES_IN_A_ROW:
-            return f"{self.failures_in_a_row} cells in a row failed; see `forkroll status`"
+            return (
+                f"{self.failures_in_a_row} cells in a row failed (see `forkroll status`), the last: {self.last_failure}"
+            )
         return self.unread()
 
 
@@ -264,6 +268,7 @@ class _Runner:
         with self._lock:
             if isinstance(record, Failure):
                 tally.failures[record.side] += 1
+                self._brakes.last_failure = f"{record.side}: {' '.join(record.message.split())}"
             else:
                 self._brakes.hear(record)
         return not isinstance(record, Failure)

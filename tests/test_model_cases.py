@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from analysis.fork_tables import quality_table
+from analysis.load import load_run
 from harness.errors import ModelError
 from harness.model.openai import OpenAIClient
 from harness.model.patience import Patience
@@ -307,6 +309,28 @@ def test_052_the_fork_sends_what_the_base_sent(origin: str, tmp_path: Path) -> N
     assert "second" not in at_fork and "now the source" not in at_fork, "reasoning is kept and never sent back"
     assert base.steps[1].reply.reasoning in ("second", "now the source")
     assert "think>" in at_fork, "what stands in the text stays in the text"
+
+
+def with_prompt_ids(*numbers: int) -> dict[str, Any]:
+    return completion(tool_call("ls"), prompt_token_ids=list(numbers))
+
+
+@whole_run
+@pytest.mark.parametrize(("second", "equal"), [((1, 2), "1/1 (100%)"), ((1, 3), "0/1 (0.0%)")])
+def test_052_prompts_that_a_template_made_otherwise_are_reported(
+    second: tuple[int, int], equal: str, tmp_path: Path
+) -> None:
+    """One call a rollout: the base's only request is the one at the fork."""
+    with serve([with_prompt_ids(1, 2), with_prompt_ids(*second)]) as served:
+        run = make_run(
+            tmp_path, served_model(served), limits={"calls": 1}, forks={"rule": "absolute", "at": [1]},
+            arms=["control", "swap"],
+        )  # fmt: skip
+        assert run.finish() == 0
+    rows = {row[0].text: row[1].text for row in quality_table(load_run(run.run_folder)).rows}
+    assert rows["first requests equal to the base's"] == "2/2 (100%)"
+    assert rows["first prompts equal to the base's, by token ids"] == equal, "of the base's own model"
+    assert rows["replies with neither text nor a tool call"] == "0/3 (0.0%)"
 
 
 # --- the key

@@ -86,6 +86,10 @@ def _passes(status: int) -> bool:
 def _advice(status: int, text: str) -> str:
     if status in (401, 403):
         return "; check the key that `api_key_env` or `api_key_file` names"
+    if (
+        "tool-call-parser" in text or "tool_call_parser" in text
+    ):  # vLLM without a parser refuses every request with tools
+        return "; start the server with a tool parser, or set `dialect: text`"
     if _SYSTEM.search(text):
         return "; set `fold_system: true` for this model"
     if _ROLES.search(text):
