@@ -15,6 +15,7 @@ from harness.errors import UsageError
 from harness.fork import re_execute, start_of
 from harness.journal import Records
 from harness.loop import NOTHING_YET, Continuation, rollout
+from harness.preflight import check_models
 from harness.record import Branch, PrefixCheck, Step, Task, Trajectory
 from harness.routing import Always, policy_for
 from harness.run import OpenRun, open_run
@@ -113,6 +114,10 @@ def rerun(folder: Path, cell_id: str, *, keep_sandbox: bool, allow_unsandboxed: 
         open_provider(opened.study, scratch, allow_unsandboxed=allow_unsandboxed) as sandboxes,
         open_models(opened.study) as models,
     ):
+        agent = cell.arm.agent if isinstance(cell, BranchCell) else cell.agent
+        asked = {name: client for name, client in models.spoken.items() if name == agent}
+        for note in (*models.notes(), *check_models(opened.study, [cell.task], open_scaffold(opened.study), asked)):
+            say(f"note: {note}")
         stage = stage_of(opened.study, tasks, sandboxes.provider, models.clients)
         with stage.provider.start(stage.image(cell.task)) as sandbox:
             done = _roll(cell, stage, sandbox, say)

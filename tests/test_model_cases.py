@@ -457,7 +457,7 @@ def test_a_wrong_tool_parser_stops_the_run(tmp_path: Path) -> None:
         told, _ = process.communicate(timeout=60)
     assert process.returncode == 4, told
     last = told.strip().splitlines()[-1]
-    assert "model 'a' made no tool call in any of the 9 replies of its first 3 rollouts" in last
+    assert "model 'a' made no tool call in any of its 9 replies, and format errors ended 3 rollouts" in last
     assert "--enable-auto-tool-choice" in last and "dialect: text" in last
     assert len(run.records().bases) == 3
 
@@ -476,6 +476,58 @@ def test_the_brake_can_be_taken_off(tmp_path: Path) -> None:
         run = make_run(tmp_path, served_model(served), tasks={"set": "pocket", "count": 4}, forks=NEVER)
         assert run.finish("limits.run.rollouts_without_a_call=null") == 0
     assert len(run.records().bases) == 4
+
+
+@whole_run
+def test_one_such_rollout_is_a_note(tmp_path: Path) -> None:
+    with serve([completion({"content": "Hm."})]) as served:
+        run = make_run(tmp_path, served_model(served), forks=NEVER)
+        process = run.start()
+        told, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, told
+    (session,) = json.loads((run.run_folder / "manifest.json").read_text())["sessions"]
+    assert any("made no tool call in any of its 3 replies" in note for note in session["degraded"])
+
+
+# --- what a study says reaches the client
+
+
+@whole_run
+def test_one_family_has_one_cap(tmp_path: Path) -> None:
+    """Two models at one address, the lower cap holds for both; each step says how many were in flight."""
+    with serving([Answer(body=completion(tool_call(SUBMIT)), delay_s=0.05)]) as served:
+        served.listed = {"data": [{"id": MODEL}]}
+        run = make_run(
+            tmp_path, http_model(served.url, concurrency=2), workers=8, tasks={"set": "pocket", "count": 6},
+            directions={"up": {"base": "a", "swap": "b"}, "down": {"base": "b", "swap": "a"}}, forks=NEVER,
+        )  # fmt: skip
+        assert run.finish("models.b.concurrency=5") == 0
+    assert len(served.requests) == 12 and served.peak <= 2
+    flying = [step.circumstances.in_flight for base in run.records().bases.values() for step in base.steps]
+    assert set(flying) == {1, 2}
+
+
+@whole_run
+def test_a_run_of_refusals_ends_with_what_to_set(tmp_path: Path) -> None:
+    body = {"error": {"message": "Conversation roles must alternate user/assistant/user/assistant/..."}}
+    with serving([Answer(status=400, body=body)]) as served:
+        served.listed = {"data": [{"id": MODEL}]}
+        run = make_run(tmp_path, http_model(served.url), tasks={"set": "pocket", "count": 13})
+        process = run.start()
+        told, _ = process.communicate(timeout=120)
+    assert process.returncode == 4
+    assert "12 cells in a row failed" in told and "set `roles: alternate`" in told.strip().splitlines()[-1]
+
+
+@whole_run
+def test_patience_is_the_study_s(tmp_path: Path) -> None:
+    with serving([Answer(status=503)]) as served:
+        served.listed = {"data": [{"id": MODEL}]}
+        run = make_run(tmp_path, http_model(served.url, attempts=2), retries=0)
+        assert run.finish() == 4
+    (failure,) = run.records().failures
+    assert len(served.requests) == 2 and (failure.side, "(2 attempts)" in failure.message) == ("model", True)
+    assert not run.records().bases, "an outage is no outcome"
 
 
 # --- strict order of roles
