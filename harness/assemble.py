@@ -76,13 +76,40 @@ def open_provider(study: Study, scratch: Path, *, allow_unsandboxed: bool) -> It
     with ExitStack() as stack:
         opened = _open_one(study, scratch, allow_unsandboxed)
         stack.enter_context(closing(opened.provider))
-        if study.grading.sandbox is not None:
-            graders = study.model_copy(update={"sandbox": study.grading.sandbox})
+        if (graders := grading_study(study)) is not None:
             other = _open_one(graders, scratch, allow_unsandboxed)
             stack.enter_context(closing(other.provider))
-            said = tuple(f"grading: {note}" for note in other.degraded)
-            opened = OpenProvider(opened.provider, opened.degraded + said, other.provider)
+            said = tuple(f"grading: {note}" for note in other.degraded if note not in opened.degraded)
+            opened = OpenProvider(opened.provider, opened.degraded + said + _no_network(graders), other.provider)
         yield opened
+
+
+@contextmanager
+def open_graders(study: Study, scratch: Path, *, allow_unsandboxed: bool) -> Iterator[OpenProvider]:
+    """Sandboxes to grade in alone, closed at the end."""
+    graders = grading_study(study) or study
+    opened = _open_one(graders, scratch, allow_unsandboxed)
+    with closing(opened.provider):
+        yield OpenProvider(opened.provider, opened.degraded + _no_network(graders))
+
+
+def _no_network(graders: Study) -> tuple[str, ...]:
+    if graders.sandbox.network or graders.tasks.set in TREES_OF_THEIR_OWN:
+        return ()
+    return ("grading: without a network, which the official harness gives tests (grading.sandbox)",)
+
+
+def grading_study(study: Study) -> Study | None:
+    """The study with graders' sandboxes for its own; None where grading is done in those of the rollouts.
+
+    Tests of `swebench` expect a machine to themselves: unless the study says otherwise, root without the limits that
+    rollouts have, as the official harness runs them.
+    """
+    sandbox = study.grading.sandbox
+    if sandbox is None and study.tasks.set not in TREES_OF_THEIR_OWN:
+        unlimited = {"memory_bytes": None, "processes": None, "disk_bytes": None, "cpus": None, "user": None}
+        sandbox = study.sandbox.model_copy(update=unlimited)
+    return None if sandbox is None else study.model_copy(update={"sandbox": sandbox})
 
 
 def _open_one(study: Study, scratch: Path, allow_unsandboxed: bool) -> OpenProvider:

@@ -110,7 +110,7 @@ def _session(
         stage = replace(stage, inspect=_Inspection(tasks, manifest, journal, study, say).inspect)
         with stop_on_signals(brakes.requested, say), Progress() as progress:
             tallies = run_cells(study, chosen, stage, journal, brakes, progress.watch)
-        _record_what_use_showed(manifest["sessions"][-1], sandboxes, say)
+        record_what_use_showed(manifest["sessions"][-1], sandboxes, say)
         journal.start_session(to_yaml(study), manifest)
     return _why_stopped(tallies)
 
@@ -139,15 +139,15 @@ class _Inspection:
             self._say(f"note: {found.line(task.instance_id)}")
 
 
-def _record_what_use_showed(entry: dict[str, Any], sandboxes: OpenProvider, say: Say) -> None:
+def record_what_use_showed(entry: dict[str, Any], sandboxes: OpenProvider, say: Say) -> None:
     """Images, and what this machine lacks, are partly known only once sandboxes have been started."""
-    provider = sandboxes.provider
-    for note in provider.degraded:
-        if note not in entry["degraded"]:
-            say(f"note: {note}")
-            entry["degraded"].append(note)
-    if provider.facts:
-        entry["sandbox_facts"] = provider.facts
+    for place, provider in (("sandbox_facts", sandboxes.provider), ("grading_facts", sandboxes.grading)):
+        for note in () if provider is None else provider.degraded:
+            if note not in entry["degraded"]:
+                say(f"note: {note}")
+                entry["degraded"].append(note)
+        if provider is not None and provider.facts:
+            entry[place] = provider.facts
 
 
 def _why_stopped(tallies: Sequence[Tally]) -> str | None:

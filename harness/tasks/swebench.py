@@ -20,6 +20,7 @@ from harness.tasks.rows import read_tasks
 WORKING_FOLDER = "/testbed"
 _PATCH, _SCRIPT, _LOG = "/tmp/patch.diff", "/eval.sh", "/tmp/forkroll-test-output"
 _APPLY_S, _HISTORY_S = 300.0, 300.0
+_NO_SUCH_COMMAND = 127
 _LOG_BYTES = 64 * 1024 * 1024
 _CLEAN = "git checkout -- . ; git clean -fd"
 
@@ -117,6 +118,8 @@ class SweBench:
             if number and package.cleans:
                 _act(sandbox, _CLEAN)
             tried = _act(sandbox, f"{command} {_PATCH}")
+            if tried.exit_code == _NO_SUCH_COMMAND and command.startswith("git "):
+                raise ScoringError("there is no git in the sandbox to apply a patch with")
             if tried.exit_code == 0:
                 return None
             last = tried.output
