@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING
 
 from harness.agent import Agent, ModelAgent
 from harness.branch import Stage
-from harness.config import OpenAIModel, ScriptedModel, SimulatedModel, Study
+from harness.config import (
+    GradingSection,
+    OpenAIModel,
+    ScriptedModel,
+    SimulatedModel,
+    Study,
+    TasksSection,
+    load_study,
+    load_tasks_section,
+)
 from harness.errors import ConfigError, ModelError
 from harness.model.protocol import ModelClient, Sampling
 from harness.prompting import OwnScaffold
@@ -22,6 +31,7 @@ from harness.sandbox.protocol import SandboxLimits, SandboxProvider
 from harness.scaffold.protocol import Scaffold
 from harness.tasks import selection
 from harness.tasks.protocol import TaskSet
+from harness.tasks.rows import ALIASES, is_table
 
 if TYPE_CHECKING:
     from harness.model.simulated.process import SimulatedServer
@@ -42,17 +52,32 @@ def cache_folder() -> Path:
 
 def open_tasks(study: Study) -> TaskSet:
     """The study's task set; the caller closes it."""
-    wanted = study.tasks
+    return _open_set(study.tasks, study.grading)
+
+
+def _open_set(wanted: TasksSection, grading: GradingSection) -> TaskSet:
     if wanted.set not in TASK_SETS:
         raise ConfigError(f"unknown task set {wanted.set!r}; known: {', '.join(TASK_SETS)}")
     if wanted.set == "swebench":
         from harness.tasks.swebench import SweBench
 
-        assert wanted.source is not None, "checked when the study was read"
-        return SweBench(wanted.source, wanted.split, seconds=study.grading.seconds)
+        assert wanted.source is not None, "checked when the section was read"
+        return SweBench(wanted.source, wanted.split, seconds=grading.seconds)
     from harness.tasks.pocket import Pocket
 
     return Pocket(cache_folder())
+
+
+def tasks_named(name: str, overrides: Sequence[str]) -> tuple[str, list[Task]]:
+    """What a person calls tasks, and the tasks: those of a study, of the bundled set, or of a table or data set."""
+    if name == "pocket":
+        wanted = load_tasks_section({"set": name}, overrides)
+    elif name in ALIASES or is_table(name):
+        wanted = load_tasks_section({"set": "swebench", "source": name}, overrides)
+    else:
+        study = load_study(name, overrides)
+        return study.name, select_tasks(study, open_tasks(study))
+    return Path(name).name, selection.select(_open_set(wanted, GradingSection()).tasks(), wanted)
 
 
 def select_tasks(study: Study, tasks: TaskSet) -> list[Task]:

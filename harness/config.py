@@ -269,6 +269,17 @@ def validate(content: Mapping[str, Any], where: str) -> Study:
         raise ConfigError(f"{where}: {_explain(error)}") from None
 
 
+def load_tasks_section(content: Mapping[str, Any], overrides: Sequence[str] = ()) -> TasksSection:
+    """A section `tasks` of its own, with `key=value` overrides of its keys applied."""
+    changed = dict(content)
+    for override in overrides:
+        _apply(changed, override)
+    try:
+        return TasksSection.model_validate(changed)
+    except ValidationError as error:
+        raise ConfigError(_explain(error, TasksSection)) from None
+
+
 def _find(source: str) -> Path:
     named = bundled("configs") / f"{source}.yaml"
     for path in (Path(source), named):
@@ -296,12 +307,12 @@ def _apply(content: dict[str, Any], override: str) -> None:
         raise ConfigError(f"override {override!r}: {text!r} is not valid YAML") from None
 
 
-def _explain(error: ValidationError) -> str:
+def _explain(error: ValidationError, of: type[Section] = Study) -> str:
     first = error.errors(include_url=False)[0]
     location = [part for part in first["loc"] if not str(part).startswith("function-")]
     key = ".".join(str(part) for part in location if part not in ("simulated", "scripted", "openai"))
     if first["type"] == "extra_forbidden":
-        return f"unknown key `{key}`{_nearest(str(location[-1]), _keys_at(location[:-1]))}"
+        return f"unknown key `{key}`{_nearest(str(location[-1]), _keys_at(location[:-1], of))}"
     if first["type"] == "missing":
         return f"`{key}` is missing"
     message = first["msg"].removeprefix("Value error, ")
@@ -315,9 +326,9 @@ def _nearest(word: str, known: Sequence[str]) -> str:
     return f"; did you mean `{close[0]}`?" if close else f"; known here: {', '.join(known)}"
 
 
-def _keys_at(location: Sequence[Any]) -> list[str]:
+def _keys_at(location: Sequence[Any], of: type[Section]) -> list[str]:
     """The keys that the section at `location` knows."""
-    section: Any = Study
+    section: Any = of
     for part in location:
         section = _descend(section, part)
     return list(section.model_fields) if isinstance(section, type) and issubclass(section, Section) else []

@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from harness.assemble import open_graders, open_tasks, select_tasks, stage_of
+from harness.assemble import open_graders, open_tasks, stage_of
 from harness.config import RunLimits, Study, to_yaml
 from harness.errors import UsageError
 from harness.gradings import Design, GradeCell, plan_gradings
@@ -51,12 +51,11 @@ def grade(folder: Path, design: Design, times: int, *, allow_unsandboxed: bool, 
         )
     tasks = open_tasks(opened.study)
     with closing(tasks):
-        chosen = select_tasks(opened.study, tasks)
-        planned = plan_gradings(opened.records, chosen, design, times)
+        planned = plan_gradings(opened.records, opened.tasks, design, times)
         owed = [cell for cell in planned if cell.id not in opened.records.regrades]
         if not owed:
             return Graded(0, None)
-        tasks.require(_of(chosen, owed))
+        tasks.require(_of(opened.tasks, owed))
         tally = _session(opened, tasks, owed, design, times, allow_unsandboxed=allow_unsandboxed, say=say)
     done = opened.folder.records().regrades
     return Graded(sum(cell.id not in done for cell in planned), tally.stopped)

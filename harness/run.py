@@ -102,6 +102,7 @@ def _session(
         manifest["sessions"].append(session(sandboxes.provider.name, sandboxes.degraded, models.facts))
         manifest["sessions"][-1]["grader"] = dict(tasks.facts())
         manifest["tasks"] |= new_manifest(study, open_scaffold(study), chosen)["tasks"]
+        journal.keep_tasks(chosen)
         journal.start_session(to_yaml(study), manifest)
         for name in place.records().torn:
             say(f"note: the last line of records/{name} was torn by a kill; its cell is run again")
@@ -230,6 +231,8 @@ class OpenRun:
 
     folder: RunFolder
     study: Study
+    tasks: tuple[Task, ...]
+    """The study's, in its order."""
     records: Records
     owed: tuple[str, ...]
     unplanned: tuple[str, ...]
@@ -244,7 +247,8 @@ def open_run(path: Path) -> OpenRun:
     """Read a run folder and hold it against its plan."""
     folder = RunFolder(path).require()
     study = load_study(str(folder.study_file))
-    tasks = select_tasks(study, open_tasks(study))
+    kept = folder.tasks()
+    tasks = select_tasks(study, open_tasks(study)) if kept is None else kept
     records = folder.records()
     planned = [
         *(cell.id for cell in plan_bases(study, tasks)),
@@ -252,4 +256,4 @@ def open_run(path: Path) -> OpenRun:
     ]
     finished = records.finished()
     owed_ids = tuple(cell_id for cell_id in planned if cell_id not in finished)
-    return OpenRun(folder, study, records, owed_ids, tuple(sorted(finished - set(planned))))
+    return OpenRun(folder, study, tuple(tasks), records, owed_ids, tuple(sorted(finished - set(planned))))

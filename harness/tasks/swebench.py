@@ -43,12 +43,14 @@ class SweBench:
 
     def __init__(self, source: str, split: str, *, seconds: float = 1800.0) -> None:
         """`seconds`: time for one run of the hidden tests."""
-        self._tasks = read_tasks(source, split)
-        self._seconds = seconds
+        self._source, self._split, self._seconds = source, split, seconds
+        self._tasks: list[Task] | None = None
         self._official = Official()
 
     def tasks(self) -> Sequence[Task]:
-        """All tasks of the split, in the table's order."""
+        """All tasks of the split, in the table's order; read when they are asked for."""
+        if self._tasks is None:
+            self._tasks = read_tasks(self._source, self._split)
         return self._tasks
 
     def require(self, tasks: Sequence[Task]) -> None:
