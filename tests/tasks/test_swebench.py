@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,9 @@ import pytest
 
 from harness.errors import ConfigError, ScoringError
 from harness.record import Outcome, Reason
+from harness.sandbox.docker import DockerOptions, DockerProvider
+from harness.sandbox.docker import available as docker_available
+from harness.sandbox.images import BASE_IMAGE, ROOT
 from harness.sandbox.namespace import NamespaceProvider, available
 from harness.sandbox.protocol import Image, SandboxLimits
 from harness.score import score, what_is_graded
@@ -314,6 +318,35 @@ def test_what_swebench_5_calls_a_fault_of_the_machine_is_a_scoring_error(world: 
         pytest.skip("swebench 4 does not tell faults of the machine")
     with pytest.raises(ScoringError, match="out_of_memory"):
         world.set.outcome_of(world.task, b"fork: Cannot allocate memory\n")
+
+
+# --- in a container
+
+
+def test_a_task_whose_image_is_dockers_is_graded_there(world: World, tmp_path: Path) -> None:
+    if (why_not := docker_available()) is not None:
+        pytest.skip(f"no Docker here: {why_not}")
+    with closing(DockerProvider(limits=SandboxLimits(), scratch=tmp_path, options=DockerOptions(pool=0))) as docker:
+        base = docker._images.present(BASE_IMAGE)
+        held = docker._images.with_tree(world.tree, "/testbed", base, ROOT)
+        task = world.task.model_copy(update={"image": held.id, "eval_script": DOCKER_SCRIPT + world.task.eval_script})
+        if world.set.facts()["swebench"].startswith("4"):
+            pytest.skip("swebench 4 runs a script of its own, which finds no pytest in the bare image")
+        outcomes = [
+            score(task, patch.encode(), world.set, docker)
+            for patch in (world.diff(mod=RIGHT), world.diff(mod=MODULE.replace("+ 1", "+ 2")), "no diff\n")
+        ]
+        with docker.start(world.set.image(task)) as sandbox:
+            found = world.set.history_of(task, sandbox)
+    assert [outcome.reason for outcome in outcomes] == [
+        Reason.RESOLVED,
+        Reason.TESTS_FAILED,
+        Reason.PATCH_DOES_NOT_APPLY,
+    ]
+    assert found == History(0, 0)
+
+
+DOCKER_SCRIPT = "export PATH=/testbed/tools:$PATH\n"
 
 
 # --- images
