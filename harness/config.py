@@ -445,6 +445,17 @@ def validate(content: Mapping[str, Any], where: str) -> Study:
         raise ConfigError(f"{where}: {explain(error, Study)}") from None
 
 
+def load_tasks_section(content: Mapping[str, Any], overrides: Sequence[str] = ()) -> TasksSection:
+    """A section `tasks` of its own, with `key=value` overrides of its keys applied."""
+    changed = dict(content)
+    for override in overrides:
+        _apply(changed, override)
+    try:
+        return TasksSection.model_validate(changed)
+    except ValidationError as error:
+        raise ConfigError(explain(error, TasksSection)) from None
+
+
 def _find(source: str) -> Path:
     named = bundled("configs") / f"{source}.yaml"
     for path in (Path(source), named):

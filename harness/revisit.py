@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.assemble import open_provider, open_scaffold, open_tasks, select_tasks, stage_of
+from harness.assemble import open_provider, open_scaffold, open_tasks, stage_of
 from harness.branch import BaseCell, BranchCell, Stage, with_environment
 from harness.clients import open_models
 from harness.errors import UsageError
@@ -97,8 +97,7 @@ def enter(sandbox: Sandbox) -> int:
 
 
 def _task(task_id: str, opened: OpenRun) -> Task:
-    tasks = select_tasks(opened.study, open_tasks(opened.study))
-    return next(task for task in tasks if task.instance_id == task_id)
+    return next(task for task in opened.tasks if task.instance_id == task_id)
 
 
 def rerun(folder: Path, cell_id: str, *, keep_sandbox: bool, allow_unsandboxed: bool, say: Say) -> int:
@@ -136,10 +135,9 @@ def rerun(folder: Path, cell_id: str, *, keep_sandbox: bool, allow_unsandboxed: 
 
 
 def _cell(cell_id: str, opened: OpenRun) -> BaseCell | BranchCell:
-    tasks = select_tasks(opened.study, open_tasks(opened.study))
     cells: list[BaseCell | BranchCell] = [
-        *plan_bases(opened.study, tasks),
-        *plan_branches(opened.study, tasks, opened.records.bases),
+        *plan_bases(opened.study, opened.tasks),
+        *plan_branches(opened.study, opened.tasks, opened.records.bases),
     ]
     found = next((cell for cell in cells if cell.id == cell_id), None)
     if found is None:
