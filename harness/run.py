@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.assemble import (
     OpenModels,
@@ -26,16 +26,17 @@ from harness.assemble import (
 )
 from harness.clean import clean
 from harness.config import Study, identity, load_study, to_yaml
-from harness.determinism import test_servers
 from harness.errors import JournalError, ModelError, UsageError
 from harness.journal import Journal, Records, RunFolder
 from harness.manifest import new_manifest, session
 from harness.progress import Progress
 from harness.record import Branch, Task, Trajectory
-from harness.serving.selftest import SelfTest
 from harness.sweep import Brakes, Tally, owed, plan_bases, plan_branches
 from harness.sweep import run as run_cells
 from harness.tasks.protocol import TaskSet
+
+if TYPE_CHECKING:
+    from harness.serving.selftest import SelfTest
 
 GATE, INCOMPLETE, INTERRUPTED = 1, 4, 130
 
@@ -53,7 +54,7 @@ class Finished:
     """Cells without a record."""
     stopped: str | None
     """Why it ended early; None when it did not."""
-    tested: Mapping[str, SelfTest] = field(default_factory=dict)
+    tested: Mapping[str, "SelfTest"] = field(default_factory=dict)
     """The study's name of a model -> the self-test of its server, where there was one."""
     refused: bool = False
     """The study demands servers that repeat themselves, and one does not: nothing was run."""
@@ -108,7 +109,7 @@ class _End:
     """How a session ended. See `Finished`."""
 
     stopped: str | None
-    tested: Mapping[str, SelfTest]
+    tested: Mapping[str, "SelfTest"]
     refused: bool = False
 
 
@@ -149,12 +150,14 @@ def _session(
 
 def _tested(
     study: Study, tasks: TaskSet, chosen: Sequence[Task], models: OpenModels, say: Say
-) -> Mapping[str, SelfTest]:
+) -> Mapping[str, "SelfTest"]:
     """The self-test of every model behind a server; empty where the study asks for none."""
     if study.determinism.mode == "off":
         return {}
     for name in sorted(study.models.keys() - models.askable.keys()):
         say(f"note: model {name!r} is behind no server; there is nothing to self-test")
+    from harness.determinism import test_servers
+
     scaffold, temperature = open_scaffold(study), study.sampling.temperature
     say(f"self-test of {', '.join(models.askable) or 'no model'}")
     try:
@@ -168,7 +171,7 @@ def _tested(
     return tested
 
 
-def _not_deterministic(tested: Mapping[str, SelfTest]) -> str | None:
+def _not_deterministic(tested: Mapping[str, "SelfTest"]) -> str | None:
     """Which models do not repeat themselves; None when all do."""
     bad = [f"{name} ({', '.join(found.broken)})" for name, found in tested.items() if not found.deterministic]
     return f"determinism is required, and these models do not repeat themselves: {'; '.join(bad)}" if bad else None
