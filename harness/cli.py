@@ -341,6 +341,7 @@ def serve(
     show_command: Annotated[
         bool, typer.Option("--show", help="Print the command that starts each server, and start none.")
     ] = False,
+    grace: Annotated[float, typer.Option("--grace", help="Seconds from TERM to KILL at the end.", min=0)] = 30.0,
 ) -> None:
     """Serve models as their cards say, until Ctrl-C. Exit 4: a server ended by itself."""
     from harness.selftests import command_lines
@@ -349,7 +350,7 @@ def serve(
     if show_command:
         _print_lines(command_lines(cards, python))
         return
-    gone = serve_cards(cards, python)
+    gone = serve_cards(cards, python, grace)
     if gone is not None:
         _say(gone)
         raise typer.Exit(INCOMPLETE)
