@@ -47,6 +47,11 @@ class Scaffold(Protocol):
         """The reply that a completion holds; one that cannot be read carries `format_error`."""
         ...
 
+    @property
+    def action_marker(self) -> bytes:
+        """What opens an action in the generated text: the log-probability of an action counts from there."""
+        ...
+
     def observe(self, observation: Observation, action: Action, *, timeout_s: float) -> Observation:
         """The observation of `action`, with `shown` where the model does not simply read the output as text."""
         ...
