@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from analysis.selftest_table import selftest_table
 from analysis.table import FORMATS, render
-from harness.assemble import open_tasks
 from harness.determinism import openings
 from harness.errors import ModelError
 from harness.model.protocol import Message
@@ -24,6 +23,7 @@ from harness.serving.asking import Answer, Asking
 from harness.serving.card import ModelCard
 from harness.serving.selftest import NO_COLD, SelfTest, first_difference, self_test
 from harness.serving.server import serving
+from harness.tasks.pocket import Pocket
 from tests.bug_cases.parts import serve_shared
 from tests.serving.parts import FORKROLL, Reply, card_file, launch, simulated, small_server
 
@@ -33,10 +33,7 @@ ALL = {"again", "order", "warm", "batch", "twins", "seed", "handover", "restart"
 
 @pytest.fixture(scope="module")
 def prompts(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Sequence[Message]]:
-    patch = pytest.MonkeyPatch()
-    patch.setenv("FORKROLL_CACHE", str(tmp_path_factory.mktemp("cache")))
-    made = openings(OwnScaffold("text"), open_tasks("pocket").tasks(), PROMPTS)
-    patch.undo()
+    made = openings(OwnScaffold("text"), Pocket(tmp_path_factory.mktemp("cache")).tasks(), PROMPTS)
     return made
 
 
