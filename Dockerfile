@@ -18,9 +18,11 @@ COPY harness harness
 COPY analysis analysis
 COPY configs configs
 COPY data/pocket data/pocket
-ARG EXTRAS=docker,mini,swebench
+ARG EXTRAS=paper
+# mini-swe-agent without its dependencies: nothing but its templates is read.
 RUN python3 -m venv /opt/venv \
-    && /opt/venv/bin/python -m pip install --no-cache-dir --disable-pip-version-check -c constraints.txt ".[${EXTRAS}]"
+    && /opt/venv/bin/python -m pip install --no-cache-dir --disable-pip-version-check -c constraints.txt ".[${EXTRAS}]" \
+    && /opt/venv/bin/python -m pip install --no-cache-dir --disable-pip-version-check --no-deps 'mini-swe-agent>=2.4,<3'
 ENV PATH=/opt/venv/bin:$PATH
 ENTRYPOINT ["forkroll"]
 CMD ["--help"]

@@ -187,13 +187,17 @@ def _refuse_models_of_ours(study: Study) -> None:
             )
 
 
-def scaffold_notes(study: Study) -> list[str]:
+def scaffold_notes(study: Study, provider: SandboxProvider) -> list[str]:
     """Where the study departs from its scaffold's configuration, a line each."""
     if study.scaffold.name == "forkroll":
         return []
     from harness.scaffold.mini import MiniScaffold
 
-    return MiniScaffold.named(study.scaffold.config, study.dialect).notes(study.limits)
+    scaffold = MiniScaffold.named(study.scaffold.config, study.dialect)
+    notes = scaffold.notes(study.limits)
+    if not provider.isolated and "BASH_ENV" in scaffold.environment:
+        notes.append(f"actions read {scaffold.environment['BASH_ENV']} of this machine: the sandbox isolates nothing")
+    return notes
 
 
 def sampling_of(study: Study) -> Sampling:

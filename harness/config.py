@@ -313,8 +313,8 @@ class RunLimits(Section):
     seconds: float | None = Field(default=None, gt=0)
     disk_bytes: Positive | None = None
     rollouts_without_a_call: Positive | None = 3
-    """So many first rollouts of a model without one tool call in any reply stop the run (dialect `tool_call`): its
-    server does not read calls out of what the model writes."""
+    """So many rollouts of a model that format errors ended, and no tool call in any reply, stop the run (dialect
+    `tool_call`): its server does not read calls out of what the model writes."""
 
 
 class LimitsSection(Section):
@@ -324,6 +324,7 @@ class LimitsSection(Section):
     tokens: Positive | None = None
     """Generated tokens."""
     seconds: float | None = Field(default=None, gt=0)
+    """Of model answers and actions: waiting for a server that is busy is not in it."""
     format_errors: Positive = 3
     """So many in a row stop the rollout."""
     action_seconds: float = Field(default=120.0, gt=0)

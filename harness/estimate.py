@@ -157,4 +157,6 @@ def _image_line(images: Images) -> str:
 
 def _assumptions(study: Study) -> str:
     stated = {name: value for name, value in study.rates.model_dump().items() if value is not None}
-    return ", ".join(f"{name} {value:,g}" for name, value in stated.items()) or "nothing: the study states no `rates`"
+    return (
+        ", ".join(f"{name} {value:,.12g}" for name, value in stated.items()) or "nothing: the study states no `rates`"
+    )

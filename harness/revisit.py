@@ -18,6 +18,7 @@ from harness.fork import re_execute, start_of
 from harness.importers.continuing import logged_scaffold
 from harness.journal import Records
 from harness.loop import NOTHING_YET, Continuation, rollout
+from harness.preflight import check_models
 from harness.record import Branch, Step, Task, Trajectory
 from harness.routing import Always, policy_for
 from harness.run import OpenRun, open_run
@@ -106,6 +107,8 @@ def rerun(folder: Path, cell_id: str, *, keep_sandbox: bool, allow_unsandboxed: 
     Returns 0 when steps and outcome equal the record (or there is none yet), 1 when they differ.
     """
     opened = open_run(folder)
+    if cell_id in opened.records.bases and opened.records.bases[cell_id].source is not None:
+        raise UsageError(f"{cell_id} was imported; it was never run here. Its branches can be run again")
     cell = _cell(cell_id, opened)
     tasks = open_tasks(opened.study)
     scratch = folder.absolute() / "sandboxes"
@@ -114,6 +117,10 @@ def rerun(folder: Path, cell_id: str, *, keep_sandbox: bool, allow_unsandboxed: 
         open_provider(opened.study, scratch, allow_unsandboxed=allow_unsandboxed) as sandboxes,
         open_models(opened.study) as models,
     ):
+        agent = cell.arm.agent if isinstance(cell, BranchCell) else cell.agent
+        asked = {name: one for name, one in models.spoken.items() if name == agent}
+        for note in (*models.notes(), *check_models(opened.study, [cell.task], open_scaffold(opened.study), asked)):
+            say(f"note: {note}")
         stage = stage_of(opened.study, tasks, sandboxes.provider, models.clients, grading=sandboxes.grading)
         stage = stage.for_base(cell.base) if isinstance(cell, BranchCell) else stage
         with stage.provider.start(stage.image(cell.task)) as sandbox:

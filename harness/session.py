@@ -73,16 +73,18 @@ class Session:
         ):
             unchecked = check_models(study, self.chosen, open_scaffold(study), models.spoken)
             degraded = [*sandboxes.degraded, *models.notes(), *unchecked]
-            for note in (*degraded, *scaffold_notes(study), *self._about_source()):
+            departures = scaffold_notes(study, sandboxes.provider)
+            for note in (*degraded, *departures, *self._about_source()):
                 say(f"note: {note}")
-            return self._go_on(sandboxes, models, degraded)
+            entry = session(sandboxes.provider.name, degraded, models.facts)
+            entry |= {"scaffold_notes": departures, "grader": dict(self.tasks.facts())}
+            return self._go_on(sandboxes, models, entry)
 
-    def _go_on(self, sandboxes: OpenProvider, models: OpenModels, degraded: Sequence[str]) -> End:
-        """From the first thing written to the last."""
+    def _go_on(self, sandboxes: OpenProvider, models: OpenModels, entry: dict[str, Any]) -> End:
+        """From the first thing written to the last; `entry` is this session's in the manifest."""
         study, place = self.study, self.place
         with Journal(place) as journal:
-            manifest = self._manifest(session(sandboxes.provider.name, degraded, models.facts))
-            entry = manifest["sessions"][-1]
+            manifest = self._manifest(entry)
             journal.start_session(to_yaml(study), manifest)
             for name in place.records().torn:
                 self.say(f"note: the last line of records/{name} was torn by a kill; its cell is run again")
@@ -104,9 +106,7 @@ class Session:
         """The run's manifest with this session's entry."""
         fresh = new_manifest(self.study, open_scaffold(self.study), self.chosen)
         manifest = self.place.manifest() if self.place.exists() else fresh
-        manifest["sessions"].append(
-            {**entry, "scaffold_notes": scaffold_notes(self.study), "grader": dict(self.tasks.facts())}
-        )
+        manifest["sessions"].append(entry)
         manifest["cards"] = card_digests(self.study)
         manifest["tasks"] |= fresh["tasks"]
         return manifest

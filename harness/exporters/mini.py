@@ -101,7 +101,7 @@ def _closing(status: str, submission: str, old: bool) -> list[dict[str, Any]]:
 
 
 def _reply_extra(step: Step, *, old: bool) -> dict[str, Any]:
-    response = _response(step.reply)
+    response = _response(step.reply) | _created(step)
     if old:
         return {"response": response}
     actions = [_action(action.command, action.call_id) for action in step.reply.actions]
@@ -128,6 +128,12 @@ def _response(reply: Reply) -> dict[str, Any]:
         "choices": [{"finish_reason": reply.finish_reason, "index": 0, "message": message}],
         "usage": counts,
     }
+
+
+def _created(step: Step) -> dict[str, Any]:
+    """Whole seconds, as servers say it."""
+    started = step.circumstances.started_at
+    return {"created": int(datetime.fromisoformat(started).timestamp())} if started else {}
 
 
 def _ended_at(step: Step) -> dict[str, Any]:

@@ -21,13 +21,13 @@ OURS = "forkroll"
 def logged_scaffold(source: Source) -> Scaffold:
     """The scaffold of a log. ConfigError where the log does not hold what it takes."""
     config = json.loads(source.config)
-    if not isinstance(config, Mapping):
-        raise ConfigError("the log holds no settings (info.config): how its model was spoken to is not known")
-    ours = config.get(OURS)
+    ours = config.get(OURS) if isinstance(config, Mapping) else None
     if isinstance(ours, Mapping) and ours.get("scaffold") == OwnScaffold.name:
         return OwnScaffold("text" if ours.get("dialect") == "text" else "tool_call")
     if source.format not in (FORMAT_1, FORMAT_1_1):
         raise ConfigError(f"a log of format {source.format!r} cannot be gone on with here")
+    if not isinstance(config, Mapping):
+        raise ConfigError("the log holds no settings (info.config): how its model was spoken to is not known")
     return MiniScaffold.from_config(config, logged_dialect(source.format, config), source="the log")
 
 

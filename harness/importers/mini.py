@@ -347,16 +347,16 @@ def _count(usage: object, key: str) -> int | None:
 
 
 def _observations(turn: _Turn, log: _Log, *, submits: bool) -> tuple[Observation, ...]:
-    """One an action. Of an action in the middle of a log that has no answer nothing is known, but it was run; in the
-    step that submits, mini-swe-agent drops the answers."""
+    """One an action. Of an action without an answer nothing is known, but it was run: mini-swe-agent drops all answers
+    of a turn that submits. Where such a turn has some, the log is ours, and what follows them was not run."""
     answers = [answer for answer in turn.answers if not _is_interruption(answer)]
     by_id = {_answered_id(answer): answer for answer in answers if _answered_id(answer)}
     matched = [by_id[action.call_id] for action in turn.actions if action.call_id in by_id]
     if len(matched) < len(answers):  # ids are missing or foreign: the order is all there is
         matched = answers
     seen = [observation(answer, log.timed_out) for answer in matched[: len(turn.actions)]]
-    if submits and not seen and log.status == SUBMITTED:
-        return (NOTHING_KNOWN,) * len(turn.actions)
+    if submits and seen and log.status == SUBMITTED:
+        return tuple(seen)
     return (*seen, *(NOTHING_KNOWN,) * (len(turn.actions) - len(seen)))
 
 

@@ -81,5 +81,5 @@ def member(value: Any, key: str, kind: type | tuple[type, ...], place: str) -> A
         raise ImportFault(where, "missing")
     found = value[key]
     if not isinstance(found, kind):
-        raise ImportFault(where, f"a {type(found).__name__}, which this format does not have here")
+        raise ImportFault(where, f"of type {type(found).__name__}, which this format does not have here")
     return found
