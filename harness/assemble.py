@@ -233,10 +233,13 @@ def open_scaffold(study: Study) -> Scaffold:
 
 def _refuse_models_of_ours(study: Study) -> None:
     """Simulated models, and scripted ones in the text dialect, write what only our own scaffold reads."""
+    cards = cards_of(study)
     for name, model in study.models.items():
-        if isinstance(model, SimulatedModel) or (isinstance(model, ScriptedModel) and study.dialect == "text"):
+        simulated = isinstance(model, SimulatedModel) or (name in cards and cards[name].server == "simulated")
+        if simulated or (isinstance(model, ScriptedModel) and study.dialect == "text"):
+            kind = "simulated" if simulated else "scripted"
             raise ConfigError(
-                f"model {name!r} ({model.client}) speaks to `scaffold: forkroll` only in `dialect: {study.dialect}`"
+                f"model {name!r} is {kind}: with `dialect: {study.dialect}` it knows no scaffold but `forkroll`"
             )
 
 

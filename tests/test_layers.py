@@ -104,7 +104,6 @@ LEVELS = {
     "harness.importing": 13,
     "harness.scaffold": 1,
     "harness.scaffold.protocol": 2,
-    "harness.scaffold.exits": 1,
     "harness.scaffold.stream": 1,
     "harness.scaffold.templates": 1,
     "harness.scaffold.mini_config": 3,
