@@ -190,6 +190,8 @@ def _notes(study: Study) -> Iterator[str]:
     """What a study asks for that logs cannot give."""
     if study.limits.seconds is not None:
         yield "limits.seconds: what an imported prefix took is known only as far as its log has times"
+    if study.grading.of != "submission":
+        yield "grading.of working_tree: the verdicts of logs are about submissions; grading.of=submission compares like"
     if study.forks.mode != "reexecute":
         yield f"forks.mode {study.forks.mode}: imported bases have no snapshots; their prefixes are re-executed"
 

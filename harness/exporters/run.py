@@ -21,6 +21,7 @@ from harness.journal import RunFolder, write_whole
 from harness.record import Branch, Step, Task, Trajectory
 from harness.run import OpenRun, open_run
 from harness.scaffold.protocol import Scaffold
+from harness.score import what_is_graded
 
 Message = Mapping[str, Any]
 
@@ -52,13 +53,15 @@ def _write_trajectories(opened: OpenRun, into: Path) -> list[str]:
 
 
 def _write_predictions(opened: OpenRun, into: Path) -> list[str]:
-    """One preds.json an arm: a JSON object by instance, as SWE-bench's grading reads it."""
+    """One preds.json an arm: a JSON object by instance, as SWE-bench's grading reads it. The patch is what the run
+    graded: the submission or the working tree."""
     run = opened.folder.path.resolve().name
     arms: dict[str, dict[str, Any]] = defaultdict(dict)
     garbled = []
     for record in _finished(opened):
-        patch = record.ending.patch.decode("utf-8", "replace")
-        if patch.encode("utf-8") != record.ending.patch:
+        graded = what_is_graded(record.ending.graded, record.ending.submission, record.ending.patch) or b""
+        patch = graded.decode("utf-8", "replace")
+        if patch.encode("utf-8") != graded:
             garbled.append(record.id)
         for arm in _arms(record)[1:]:
             arms[arm][record.task_id] = {
@@ -128,6 +131,7 @@ class _Teller:
                 ending=record.ending,
                 format=FORMAT_1_1 if source is None else source.format,
                 config=self._config(record, base, scaffold),
+                exit_status=base.source.exit_status if base.source is not None and base is record else None,
             )
         )
         if source is not None:  # of the messages before the fork, what the record has no place for

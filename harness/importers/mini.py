@@ -89,11 +89,10 @@ class _Log:
             raise ImportFault("trajectory_format", f"{self.format!r} is not known; known: {', '.join(FORMATS)}")
         self.info: Raw = member(content, "info", dict, "")
         self.status = self._exit_status()
-        self.submission = self.info.get("submission") or ""
+        self.submission = self._submitted()
         self.messages: list[Raw] = member(content, "messages", list, "")
         for number, message in enumerate(self.messages):
-            if not isinstance(message, Mapping):
-                raise ImportFault(f"messages[{number}]", f"a {type(message).__name__}, not a message")
+            require_message(message, f"messages[{number}]")
         task_id = content.get("instance_id") or document.task_id
         if not isinstance(task_id, str):
             raise ImportFault("instance_id", "missing, and the file's name does not say it")
@@ -108,6 +107,14 @@ class _Log:
         if not isinstance(status, str) or not status:
             raise ImportFault("info.exit_status", "empty: the rollout was never finished")
         return status
+
+    def _submitted(self) -> str:
+        submission = self.info.get("submission") or ""
+        if not isinstance(submission, str):
+            raise ImportFault(
+                "info.submission", f"of type {type(submission).__name__}, which this format does not have"
+            )
+        return submission
 
     def _read_settings(self) -> None:
         agent, model = self.section("agent"), self.section("model")
@@ -174,6 +181,18 @@ class _Log:
             found = self.action_regex.findall(text_of(message))
             return (Action(command=found[0].strip()),) if len(found) == 1 else ()
         return _called(_tool_calls(message))
+
+
+def require_message(message: object, place: str) -> None:
+    """ImportFault for what could be no message of a conversation."""
+    if not isinstance(message, Mapping):
+        raise ImportFault(place, f"a {type(message).__name__}, not a message")
+    if not isinstance(message.get("role", ""), str):
+        raise ImportFault(f"{place}.role", f"of type {type(message['role']).__name__}, not a text")
+    try:
+        json.dumps(conversation_part(message), allow_nan=False)
+    except ValueError:
+        raise ImportFault(place, "holds a number that is not finite: it could not be sent to a model") from None
 
 
 def _is_reply(message: Raw) -> bool:
@@ -412,16 +431,16 @@ def _ending(log: _Log, steps: Sequence[Step]) -> Ending:
         stop=stop_of(log.status, stats, log.section("agent")),
         submission=log.submission if submitted else None,
         patch=log.submission.encode("utf-8"),
+        graded="submission",
         outcome=verdict(log.resolved),
     )
 
 
 def verdict(resolved: bool | None) -> Outcome:
-    """The outcome of an imported rollout: its own grading's, of what it submitted; the working tree is not known."""
+    """The outcome of an imported rollout: that of its own grading, or none."""
     if resolved is None:
-        return Outcome(status="unscored", detail="imported without a verdict; the patch is what was submitted")
-    detail = "as its own grading said of what was submitted"
-    return Outcome(status="resolved" if resolved else "unresolved", detail=detail)
+        return Outcome(status="unscored", detail="imported without a verdict")
+    return Outcome(status="resolved" if resolved else "unresolved", detail="as its own grading said")
 
 
 def _spent(stats: Raw, steps: Sequence[Step]) -> Spent:
