@@ -4,7 +4,7 @@ Everything heavy is imported where it is used. What had to be degraded is a line
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
@@ -15,7 +15,17 @@ from harness.agent import Agent, ModelAgent
 from harness.branch import Stage
 from harness.bundled import cache_folder
 from harness.clients import cards_of
-from harness.config import OpenAIModel, RecordedModel, ScriptedModel, SimulatedModel, Study
+from harness.config import (
+    GradingSection,
+    OpenAIModel,
+    RecordedModel,
+    ScriptedModel,
+    SimulatedModel,
+    Study,
+    TasksSection,
+    load_study,
+    load_tasks_section,
+)
 from harness.errors import ConfigError
 from harness.importers.continuing import logged_scaffold
 from harness.model.protocol import ModelClient, Sampling
@@ -25,6 +35,7 @@ from harness.sandbox.protocol import SandboxLimits, SandboxProvider
 from harness.scaffold.protocol import Scaffold
 from harness.tasks import selection
 from harness.tasks.protocol import TaskSet
+from harness.tasks.rows import ALIASES, is_table
 
 if TYPE_CHECKING:
     from harness.sandbox.live import LiveProvider
@@ -36,17 +47,32 @@ TREES_OF_THEIR_OWN = ("pocket",)
 
 def open_tasks(study: Study) -> TaskSet:
     """The study's task set; the caller closes it."""
-    wanted = study.tasks
+    return _open_set(study.tasks, study.grading)
+
+
+def _open_set(wanted: TasksSection, grading: GradingSection) -> TaskSet:
     if wanted.set not in TASK_SETS:
         raise ConfigError(f"unknown task set {wanted.set!r}; known: {', '.join(TASK_SETS)}")
     if wanted.set == "swebench":
         from harness.tasks.swebench import SweBench
 
-        assert wanted.source is not None, "checked when the study was read"
-        return SweBench(wanted.source, wanted.split, seconds=study.grading.seconds)
+        assert wanted.source is not None, "checked when the section was read"
+        return SweBench(wanted.source, wanted.split, seconds=grading.seconds)
     from harness.tasks.pocket import Pocket
 
     return Pocket(cache_folder())
+
+
+def tasks_named(name: str, overrides: Sequence[str]) -> tuple[str, list[Task]]:
+    """What a person calls tasks, and the tasks: those of a study, of the bundled set, or of a table or data set."""
+    if name == "pocket":
+        wanted = load_tasks_section({"set": name}, overrides)
+    elif name in ALIASES or is_table(name):
+        wanted = load_tasks_section({"set": "swebench", "source": name}, overrides)
+    else:
+        study = load_study(name, overrides)
+        return study.name, select_tasks(study, open_tasks(study))
+    return Path(name).name, selection.select(_open_set(wanted, GradingSection()).tasks(), wanted)
 
 
 def select_tasks(study: Study, tasks: TaskSet) -> list[Task]:
@@ -70,13 +96,40 @@ def open_provider(study: Study, scratch: Path, *, allow_unsandboxed: bool) -> It
     with ExitStack() as stack:
         opened = _open_one(study, scratch, allow_unsandboxed)
         stack.enter_context(closing(opened.provider))
-        if study.grading.sandbox is not None:
-            graders = study.model_copy(update={"sandbox": study.grading.sandbox})
+        if (graders := grading_study(study)) is not None:
             other = _open_one(graders, scratch, allow_unsandboxed)
             stack.enter_context(closing(other.provider))
-            said = tuple(f"grading: {note}" for note in other.degraded)
-            opened = OpenProvider(opened.provider, opened.degraded + said, other.provider)
+            said = tuple(f"grading: {note}" for note in other.degraded if note not in opened.degraded)
+            opened = OpenProvider(opened.provider, opened.degraded + said + _no_network(graders), other.provider)
         yield opened
+
+
+@contextmanager
+def open_graders(study: Study, scratch: Path, *, allow_unsandboxed: bool) -> Iterator[OpenProvider]:
+    """Sandboxes to grade in alone, closed at the end."""
+    graders = grading_study(study) or study
+    opened = _open_one(graders, scratch, allow_unsandboxed)
+    with closing(opened.provider):
+        yield OpenProvider(opened.provider, opened.degraded + _no_network(graders))
+
+
+def _no_network(graders: Study) -> tuple[str, ...]:
+    if graders.sandbox.network or graders.tasks.set in TREES_OF_THEIR_OWN:
+        return ()
+    return ("grading: without a network, which the official harness gives tests (grading.sandbox)",)
+
+
+def grading_study(study: Study) -> Study | None:
+    """The study with graders' sandboxes for its own; None where grading is done in those of the rollouts.
+
+    Tests of `swebench` expect a machine to themselves: unless the study says otherwise, root without the limits that
+    rollouts have, as the official harness runs them.
+    """
+    sandbox = study.grading.sandbox
+    if sandbox is None and study.tasks.set not in TREES_OF_THEIR_OWN:
+        unlimited = {"memory_bytes": None, "processes": None, "disk_bytes": None, "cpus": None, "user": None}
+        sandbox = study.sandbox.model_copy(update=unlimited)
+    return None if sandbox is None else study.model_copy(update={"sandbox": sandbox})
 
 
 def _open_one(study: Study, scratch: Path, allow_unsandboxed: bool) -> OpenProvider:
@@ -187,13 +240,17 @@ def _refuse_models_of_ours(study: Study) -> None:
             )
 
 
-def scaffold_notes(study: Study) -> list[str]:
+def scaffold_notes(study: Study, provider: SandboxProvider) -> list[str]:
     """Where the study departs from its scaffold's configuration, a line each."""
     if study.scaffold.name == "forkroll":
         return []
     from harness.scaffold.mini import MiniScaffold
 
-    return MiniScaffold.named(study.scaffold.config, study.dialect).notes(study.limits)
+    scaffold = MiniScaffold.named(study.scaffold.config, study.dialect)
+    notes = scaffold.notes(study.limits)
+    if not provider.isolated and "BASH_ENV" in scaffold.environment:
+        notes.append(f"actions read {scaffold.environment['BASH_ENV']} of this machine: the sandbox isolates nothing")
+    return notes
 
 
 def sampling_of(study: Study) -> Sampling:

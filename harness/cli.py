@@ -263,17 +263,22 @@ def grade(
 
 @app.command("tasks")
 def list_tasks(
-    study: Annotated[str, typer.Argument(help="Study file, or the name of a bundled study.", metavar="STUDY")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="Overrides, as for run.", metavar="KEY=VALUE")] = None,
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="Study (file or bundled), or pocket, verified, lite, full or a table's file: then keys of `tasks`.",
+            metavar="STUDY|SET",
+        ),
+    ],
+    overrides: Annotated[list[str] | None, typer.Argument(help="Overrides.", metavar="KEY=VALUE")] = None,
     form: FormatOption = "text",
 ) -> None:
-    """The tasks that a study takes, in order: repository, difficulty, image, numbers of tests. Starts nothing."""
+    """The tasks that a study takes, in order: repository, difficulty, tests, image, flags. Starts nothing."""
     from analysis.task_table import task_table
-    from harness.assemble import open_tasks, select_tasks
-    from harness.config import load_study
+    from harness.assemble import tasks_named
 
-    loaded = load_study(study, overrides or [])
-    _print_tables([task_table(select_tasks(loaded, open_tasks(loaded)), loaded.name)], form)
+    title, chosen = tasks_named(name, overrides or [])
+    _print_tables([task_table(chosen, title)], form)
 
 
 @app.command()
@@ -336,6 +341,7 @@ def serve(
     show_command: Annotated[
         bool, typer.Option("--show", help="Print the command that starts each server, and start none.")
     ] = False,
+    grace: Annotated[float, typer.Option("--grace", help="Seconds from TERM to KILL at the end.", min=0)] = 30.0,
 ) -> None:
     """Serve models as their cards say, until Ctrl-C. Exit 4: a server ended by itself."""
     from harness.selftests import command_lines
@@ -344,7 +350,7 @@ def serve(
     if show_command:
         _print_lines(command_lines(cards, python))
         return
-    gone = serve_cards(cards, python)
+    gone = serve_cards(cards, python, grace)
     if gone is not None:
         _say(gone)
         raise typer.Exit(INCOMPLETE)

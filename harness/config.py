@@ -313,8 +313,8 @@ class RunLimits(Section):
     seconds: float | None = Field(default=None, gt=0)
     disk_bytes: Positive | None = None
     rollouts_without_a_call: Positive | None = 3
-    """So many first rollouts of a model without one tool call in any reply stop the run (dialect `tool_call`): its
-    server does not read calls out of what the model writes."""
+    """So many rollouts of a model that format errors ended, and no tool call in any reply, stop the run (dialect
+    `tool_call`): its server does not read calls out of what the model writes."""
 
 
 class LimitsSection(Section):
@@ -324,6 +324,7 @@ class LimitsSection(Section):
     tokens: Positive | None = None
     """Generated tokens."""
     seconds: float | None = Field(default=None, gt=0)
+    """Of model answers and actions: waiting for a server that is busy is not in it."""
     format_errors: Positive = 3
     """So many in a row stop the rollout."""
     action_seconds: float = Field(default=120.0, gt=0)
@@ -442,6 +443,17 @@ def validate(content: Mapping[str, Any], where: str) -> Study:
         return Study.model_validate(content)
     except ValidationError as error:
         raise ConfigError(f"{where}: {explain(error, Study)}") from None
+
+
+def load_tasks_section(content: Mapping[str, Any], overrides: Sequence[str] = ()) -> TasksSection:
+    """A section `tasks` of its own, with `key=value` overrides of its keys applied."""
+    changed = dict(content)
+    for override in overrides:
+        _apply(changed, override)
+    try:
+        return TasksSection.model_validate(changed)
+    except ValidationError as error:
+        raise ConfigError(explain(error, TasksSection)) from None
 
 
 def _find(source: str) -> Path:

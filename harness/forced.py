@@ -8,16 +8,19 @@ import random
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from harness.assemble import open_scaffold, open_tasks, sampling_of, select_tasks
 from harness.clients import open_models
+from harness.config import Study
 from harness.errors import ConfigError, ModelError
 from harness.journal import Records, RunFolder, ScoreLog
 from harness.model.protocol import Message, ModelClient, Scored
 from harness.model.said import Unclear, said_of
+from harness.preflight import check_models
 from harness.progress import Progress
 from harness.prompting import Conversation
 from harness.record import Score, Step, Task, Trajectory, prefix_digest, seed_for
@@ -37,7 +40,6 @@ class Question:
     step: Step
     messages: Sequence[Message]
     """What stood before it."""
-    take: int
     unfit: str | None
     """Why those are not the messages that were answered; None when nothing speaks against it."""
 
@@ -75,41 +77,48 @@ def score_run(path: Path, model: str, *, of: Of, twice: bool, say: Say) -> Force
     opened = open_run(path)
     if model not in opened.study.models:
         raise ConfigError(f"{path}: no model {model!r}; its study has {', '.join(opened.study.models)}")
-    asked = _owed(_questions(opened, of, take=1), opened.folder, model)
-    stopped = None
-    if asked or twice:
-        only = opened.study.model_copy(update={"models": {model: opened.study.models[model]}})
-        with open_models(only) as models, ScoreLog(opened.folder, model) as log:
-            session = _Session(opened, model, models.clients[model], log, say)
-            stopped = session.work_off("scores", asked)
+    questions, folder, stopped = list(_questions(opened, of)), opened.folder, None
+    if twice or _owed(questions, folder, model, take=1):
+        with _open_client(opened.study, model, say) as client, ScoreLog(folder, model) as log:
+            session = _Session(opened.study, model, client, log, say)
+            stopped = session.work_off("scores", _owed(questions, folder, model, take=1), take=1)
             if twice and stopped is None:
-                stopped = session.work_off("again", _again(opened, of, model))
-    known = sum(score.logprob is not None for score in opened.folder.scores(model))
-    return Forced(opened.folder, model, known, _count_owed(opened, of, model, twice), stopped)
+                stopped = session.work_off("again", _again(questions, opened, model), take=2)
+    owed = len(_owed(questions, folder, model, take=1)) + (len(_again(questions, opened, model)) if twice else 0)
+    known = sum(score.logprob is not None for score in folder.scores(model))
+    return Forced(folder, model, known, owed, stopped)
 
 
-def _count_owed(opened: OpenRun, of: Of, model: str, twice: bool) -> int:
-    once = len(_owed(_questions(opened, of, take=1), opened.folder, model))
-    return once + (len(_again(opened, of, model)) if twice else 0)
+@contextmanager
+def _open_client(study: Study, model: str, say: Say) -> Iterator[ModelClient]:
+    """That model alone, known to answer. ConfigError where it does not."""
+    only = study.model_copy(update={"models": {model: study.models[model]}})
+    one_token = only.model_copy(update={"sampling": study.sampling.model_copy(update={"max_tokens": 1})})
+    with open_models(only) as models:
+        check_models(one_token, (), open_scaffold(study), models.spoken)  # room for openings is no matter here
+        for note in models.notes():
+            say(f"note: {note}")
+        yield models.clients[model]
 
 
-def _again(opened: OpenRun, of: Of, model: str) -> list[Question]:
+def _owed(questions: Sequence[Question], folder: RunFolder, model: str, take: int) -> list[Question]:
+    done = {(score.cell, score.step) for score in folder.scores(model) if score.take == take}
+    return [each for each in questions if (each.cell, each.step.index) not in done]
+
+
+def _again(questions: Sequence[Question], opened: OpenRun, model: str) -> list[Question]:
     """What has a log-probability and was not asked twice, in an order that has nothing to do with the first."""
     known = {(score.cell, score.step) for score in opened.folder.scores(model) if score.logprob is not None}
-    wanted = [question for question in _questions(opened, of, take=2) if (question.cell, question.step.index) in known]
+    wanted = [question for question in questions if (question.cell, question.step.index) in known]
     random.Random(seed_for(opened.study.seed, "scores", model)).shuffle(wanted)
-    return _owed(wanted, opened.folder, model)
+    return _owed(wanted, opened.folder, model, take=2)
 
 
-def _owed(questions: Sequence[Question], folder: RunFolder, model: str) -> list[Question]:
-    done = {(score.cell, score.step, score.take) for score in folder.scores(model)}
-    return [each for each in questions if (each.cell, each.step.index, each.take) not in done]
-
-
-def _questions(opened: OpenRun, of: Of, take: int) -> list[Question]:
+def _questions(opened: OpenRun, of: Of) -> Iterator[Question]:
     """Every step of the bases, the branches or both, in order of id."""
     tasks = {task.instance_id: task for task in select_tasks(opened.study, open_tasks(opened.study))}
-    return [question for path in _paths(opened.records, of) for question in _of_path(path, opened, tasks, take)]
+    for path in _paths(opened.records, of):
+        yield from _of_path(path, opened.study, tasks[path.base.task_id])
 
 
 @dataclass(frozen=True)
@@ -136,31 +145,31 @@ def _paths(records: Records, of: Of) -> Iterator[_Path]:
             yield _Path(cell, base, base.steps[: step - 1], branch.steps, stale)
 
 
-def _of_path(path: _Path, opened: OpenRun, tasks: dict[str, Task], take: int) -> Iterator[Question]:
-    scaffold, sampling = open_scaffold(opened.study), sampling_of(opened.study)
-    conversation = Conversation(tasks[path.base.task_id], scaffold, path.base.opening)
+def _of_path(path: _Path, study: Study, task: Task) -> Iterator[Question]:
+    scaffold, sampling = open_scaffold(study), sampling_of(study)
+    conversation = Conversation(task, scaffold, path.base.opening)
     history = list(path.prefix)
     for step in path.own:
-        messages = list(conversation.follow(tasks[path.base.task_id], history))
+        messages = list(conversation.follow(task, history))
         digest = conversation.request_digest(scaffold.tools(), sampling)
         unfit = None
         if path.stale:
             unfit = "the base was changed since the branch was made"
         elif step.request_digest not in (None, digest):
             unfit = "the request as it is made now is not the one that was answered"
-        yield Question(path.cell, step, messages, take, unfit)
+        yield Question(path.cell, step, messages, unfit)
         history.append(step)
 
 
 class _Session:
     """Asks on threads and writes in order, so that two runs of it write the same file."""
 
-    def __init__(self, opened: OpenRun, model: str, client: ModelClient, log: ScoreLog, say: Say) -> None:
-        self._study, self._model, self._client, self._log, self._say = opened.study, model, client, log, say
-        self._scaffold = open_scaffold(opened.study)
+    def __init__(self, study: Study, model: str, client: ModelClient, log: ScoreLog, say: Say) -> None:
+        self._study, self._model, self._client, self._log, self._say = study, model, client, log, say
+        self._scaffold = open_scaffold(study)
         self._ended = threading.Event()
 
-    def work_off(self, phase: str, questions: Sequence[Question]) -> str | None:
+    def work_off(self, phase: str, questions: Sequence[Question], take: int) -> str | None:
         """Score them all; why not all, or None. A step that could not be asked is said, and left out."""
         tally, failures = Tally(phase, len(questions)), 0
         pool = ThreadPoolExecutor(self._study.workers)
@@ -168,10 +177,11 @@ class _Session:
             with Progress() as progress:
                 progress.watch(tally)
                 for question, got in zip(questions, pool.map(self._patiently, questions), strict=True):
-                    failures = self._keep(question, got, tally, failures)
+                    failures = 0 if self._keep(question, got, take, tally) else failures + 1
                     if failures >= FAILURES_IN_A_ROW:
                         return f"{failures} steps in a row could not be asked"
         except KeyboardInterrupt:
+            self._say("stopping: what is there is kept; requests under way are waited for")
             return "interrupted"
         finally:
             self._ended.set()
@@ -179,17 +189,17 @@ class _Session:
             self._ended.clear()
         return None
 
-    def _keep(self, question: Question, got: Scored | ModelError, tally: Tally, failures: int) -> int:
-        """Write it, or say what failed; failures in a row."""
+    def _keep(self, question: Question, got: Scored | ModelError, take: int, tally: Tally) -> bool:
+        """Write it, or say what failed; whether there was something to write."""
         if isinstance(got, ModelError):
             self._say(f"note: {question.cell} step {question.step.index} could not be scored: {got}")
             tally.failures[got.side] += 1
             tally.lost += 1
-            return failures + 1
-        self._log.append(_score(question, got, self._model))
+            return False
+        self._log.append(_score(question, got, self._model, take))
         tally.done += 1
         tally.calls += 1
-        return 0
+        return True
 
     def _patiently(self, question: Question) -> Scored | ModelError:
         """As often as the study has a cell tried."""
@@ -212,7 +222,7 @@ class _Session:
         return self._client.score(question.messages, said, tools=self._scaffold.tools())
 
 
-def _score(question: Question, scored: Scored, model: str) -> Score:
+def _score(question: Question, scored: Scored, model: str, take: int) -> Score:
     step = question.step
     acted, now = step.circumstances.prompt_digest, scored.prompt_digest
     if step.agent == model and acted is not None and now is not None and acted != now:
@@ -222,7 +232,7 @@ def _score(question: Question, scored: Scored, model: str) -> Score:
         step=step.index,
         agent=step.agent,
         model=model,
-        take=question.take,
+        take=take,
         logprob=scored.logprob,
         tokens=scored.tokens,
         how=scored.how,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from harness.config import OpenAIModel, SimulatedModel, Study
 from harness.errors import ConfigError, ContextOverflow, ModelError
+from harness.model.patience import Refused
 from harness.model.protocol import Sampling
 from harness.record import Task
 from harness.scaffold.protocol import Scaffold
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 COUNTED = 8
 """Openings that are counted in tokens at most: the longest in bytes."""
+SHOWN = 40
+"""Served names that an error lists."""
 TEMPLATE = 2048
 """Tokens that no chat template puts around an opening and the schema of its tools."""
 
@@ -38,16 +41,22 @@ def _entry(name: str, model: OpenAIModel, client: "OpenAIClient", notes: list[st
     try:
         served = client.served()
     except ModelError as error:
-        if "HTTP 404" not in str(error) and "HTTP 405" not in str(error):
+        if not isinstance(error, Refused) or error.status not in (404, 405):
             raise ConfigError(f"model {name!r}: no answer from {model.base_url}: {error}") from None
         _try_out(name, model, client)
         notes.append(f"model {name!r}: its server lists no models; a trial request was answered")
         return None
     found = next((entry for entry in served if entry.name in (model.model, f"models/{model.model}")), None)
     if found is None:
-        names = ", ".join(sorted(entry.name for entry in served)) or "nothing"
+        names = _listed([entry.name for entry in served])
         raise ConfigError(f"model {name!r}: {model.base_url} does not serve {model.model!r}; it serves: {names}")
     return found
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = sorted(names)[:SHOWN]
+    more = f", and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(shown) + more if shown else "nothing"
 
 
 def _try_out(name: str, model: OpenAIModel, client: "OpenAIClient") -> None:
@@ -77,8 +86,8 @@ def _check_context(
     context, reply = min(limits), study.sampling.max_tokens
     if reply >= context:
         raise ConfigError(
-            f"model {name!r}: `sampling.max_tokens` is {reply}, and its context, prompt included, holds {context} "
-            "tokens: lower the one or serve the model with more of the other"
+            f"model {name!r}: `sampling.max_tokens` is {reply} and its context, prompt included, {context} tokens: "
+            "lower the one or serve the model with more of the other"
         )
     for task in in_doubt(tasks, scaffold, context - reply):
         try:

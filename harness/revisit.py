@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.assemble import open_provider, open_scaffold, open_tasks, select_tasks, stage_of
+from harness.assemble import open_provider, open_scaffold, open_tasks, stage_of
 from harness.branch import BaseCell, BranchCell, Stage, with_environment
 from harness.clients import open_models
 from harness.errors import UsageError
@@ -18,6 +18,7 @@ from harness.fork import re_execute, start_of
 from harness.importers.continuing import logged_scaffold
 from harness.journal import Records
 from harness.loop import NOTHING_YET, Continuation, rollout
+from harness.preflight import check_models
 from harness.record import Branch, Step, Task, Trajectory
 from harness.routing import Always, policy_for
 from harness.run import OpenRun, open_run
@@ -96,8 +97,7 @@ def enter(sandbox: Sandbox) -> int:
 
 
 def _task(task_id: str, opened: OpenRun) -> Task:
-    tasks = select_tasks(opened.study, open_tasks(opened.study))
-    return next(task for task in tasks if task.instance_id == task_id)
+    return next(task for task in opened.tasks if task.instance_id == task_id)
 
 
 def rerun(folder: Path, cell_id: str, *, keep_sandbox: bool, allow_unsandboxed: bool, say: Say) -> int:
@@ -116,6 +116,10 @@ def rerun(folder: Path, cell_id: str, *, keep_sandbox: bool, allow_unsandboxed: 
         open_provider(opened.study, scratch, allow_unsandboxed=allow_unsandboxed) as sandboxes,
         open_models(opened.study) as models,
     ):
+        agent = cell.arm.agent if isinstance(cell, BranchCell) else cell.agent
+        asked = {name: one for name, one in models.spoken.items() if name == agent}
+        for note in (*models.notes(), *check_models(opened.study, [cell.task], open_scaffold(opened.study), asked)):
+            say(f"note: {note}")
         stage = stage_of(opened.study, tasks, sandboxes.provider, models.clients, grading=sandboxes.grading)
         stage = stage.for_base(cell.base) if isinstance(cell, BranchCell) else stage
         with stage.provider.start(stage.image(cell.task)) as sandbox:
@@ -131,10 +135,9 @@ def rerun(folder: Path, cell_id: str, *, keep_sandbox: bool, allow_unsandboxed: 
 
 
 def _cell(cell_id: str, opened: OpenRun) -> BaseCell | BranchCell:
-    tasks = select_tasks(opened.study, open_tasks(opened.study))
     cells: list[BaseCell | BranchCell] = [
-        *plan_bases(opened.study, tasks),
-        *plan_branches(opened.study, tasks, opened.records.bases),
+        *plan_bases(opened.study, opened.tasks),
+        *plan_branches(opened.study, opened.tasks, opened.records.bases),
     ]
     found = next((cell for cell in cells if cell.id == cell_id), None)
     if found is None:

@@ -68,21 +68,24 @@ class Session:
         asked = open_models(study) if self.recorded is None else nullcontext(recorded_models(study, self.recorded))
         with (
             closing(self.tasks),
-            open_provider(study, scratch, allow_unsandboxed=self.allow_unsandboxed) as sandboxes,
+            open_provider(self._acting(), scratch, allow_unsandboxed=self.allow_unsandboxed) as sandboxes,
             asked as models,
         ):
             unchecked = check_models(study, self.chosen, open_scaffold(study), models.spoken)
             degraded = [*sandboxes.degraded, *models.notes(), *unchecked]
-            for note in (*degraded, *scaffold_notes(study), *self._about_source()):
+            departures = scaffold_notes(study, sandboxes.provider)
+            for note in (*degraded, *departures, *self._about_source()):
                 say(f"note: {note}")
-            return self._go_on(sandboxes, models, degraded)
+            entry = session(sandboxes.provider.name, degraded, models.facts)
+            entry |= {"scaffold_notes": departures, "grader": dict(self.tasks.facts())}
+            return self._go_on(sandboxes, models, entry)
 
-    def _go_on(self, sandboxes: OpenProvider, models: OpenModels, degraded: Sequence[str]) -> End:
-        """From the first thing written to the last."""
+    def _go_on(self, sandboxes: OpenProvider, models: OpenModels, entry: dict[str, Any]) -> End:
+        """From the first thing written to the last; `entry` is this session's in the manifest."""
         study, place = self.study, self.place
         with Journal(place) as journal:
-            manifest = self._manifest(session(sandboxes.provider.name, degraded, models.facts))
-            entry = manifest["sessions"][-1]
+            manifest = self._manifest(entry)
+            journal.keep_tasks(self.chosen)
             journal.start_session(to_yaml(study), manifest)
             for name in place.records().torn:
                 self.say(f"note: the last line of records/{name} was torn by a kill; its cell is run again")
@@ -104,9 +107,7 @@ class Session:
         """The run's manifest with this session's entry."""
         fresh = new_manifest(self.study, open_scaffold(self.study), self.chosen)
         manifest = self.place.manifest() if self.place.exists() else fresh
-        manifest["sessions"].append(
-            {**entry, "scaffold_notes": scaffold_notes(self.study), "grader": dict(self.tasks.facts())}
-        )
+        manifest["sessions"].append(entry)
         manifest["cards"] = card_digests(self.study)
         manifest["tasks"] |= fresh["tasks"]
         return manifest
@@ -127,15 +128,9 @@ class Session:
     def _record_what_use_showed(
         self, entry: dict[str, Any], sandboxes: OpenProvider, models: OpenModels, brakes: Brakes
     ) -> None:
-        """Images, what this machine lacks and what a server leaves out are known only once they have been used."""
         unread = brakes.unread(least=1)
         entry["models_in_use"] = {name: one.client.facts() for name, one in models.spoken.items()}
-        for note in (*sandboxes.provider.degraded, *models.notes(), *([unread] if unread else [])):
-            if note not in entry["degraded"]:
-                self.say(f"note: {note}")
-                entry["degraded"].append(note)
-        if sandboxes.provider.facts:
-            entry["sandbox_facts"] = sandboxes.provider.facts
+        record_what_use_showed(entry, sandboxes, self.say, [*models.notes(), *([unread] if unread else [])])
 
     def _self_test(self, models: OpenModels) -> "Mapping[str, SelfTest]":
         """Of every model behind a server; empty where the study asks for none."""
@@ -157,6 +152,12 @@ class Session:
             self.say(f"self-test: {found.line()}")
         return tested
 
+    def _acting(self) -> Study:
+        """The study with the models whose commands are run: a real one's are no tamer for being recorded."""
+        if self.recorded is None:
+            return self.study
+        return self.study.model_copy(update={"models": load_study(str(RunFolder(self.recorded).study_file)).models})
+
     def _about_source(self) -> Iterator[str]:
         """Who answers, and where the study that was recorded is another one: what hangs on that is a miss."""
         recorded, study = self.recorded, self.study
@@ -169,6 +170,17 @@ class Session:
                 yield f"{recorded} was made with `{key}` {before.get(key)!r}, this study has {now.get(key)!r}"
         if RunFolder(recorded).manifest()["prompts_digest"] != prompts_digest(open_scaffold(study)):
             yield f"the prompts were changed since {recorded} was made"
+
+
+def record_what_use_showed(entry: dict[str, Any], sandboxes: OpenProvider, say: Say, notes: Sequence[str] = ()) -> None:
+    """Images, what this machine lacks and what a server leaves out are known only once they have been used."""
+    providers = {"sandbox_facts": sandboxes.provider, "grading_facts": sandboxes.grading}
+    used = {place: provider for place, provider in providers.items() if provider is not None}
+    for note in (*(note for provider in used.values() for note in provider.degraded), *notes):
+        if note not in entry["degraded"]:
+            say(f"note: {note}")
+            entry["degraded"].append(note)
+    entry |= {place: provider.facts for place, provider in used.items() if provider.facts}
 
 
 def _not_deterministic(tested: "Mapping[str, SelfTest]") -> str | None:

@@ -20,7 +20,7 @@ from harness.errors import NotRecorded, RolloutError
 from harness.fork import fork_points
 from harness.gradings import GradeCell
 from harness.journal import Journal, Records
-from harness.record import Arm, Branch, Failure, ForkPoint, Provenance, Regrade, Step, Task, Trajectory, seed_for
+from harness.record import Arm, Branch, Failure, ForkPoint, Provenance, Regrade, Step, Stop, Task, Trajectory, seed_for
 from harness.snapshots import SnapshotStore
 
 Cell = TypeVar("Cell", BaseCell, BranchCell)
@@ -104,14 +104,15 @@ class Tally:
 class Voice:
     """What one model did in this session, as far as it shows whether its server reads tool calls."""
 
-    rollouts: int = 0
+    ended_unread: int = 0
+    """Rollouts that format errors ended."""
     replies: int = 0
     called: bool = False
     """A tool call was in a reply, well-formed or not."""
 
-    def hear(self, steps: Sequence[Step]) -> None:
-        """One rollout's steps of the model."""
-        self.rollouts += 1
+    def hear(self, steps: Sequence[Step], stop: Stop) -> None:
+        """The model's steps of one rollout, which ended by `stop`."""
+        self.ended_unread += stop is Stop.FORMAT_ERRORS
         self.replies += len(steps)
         self.called = self.called or any(step.reply.tool_calls for step in steps)
 
@@ -120,9 +121,9 @@ class Voice:
 class Brakes:
     """What ends a run early: a request, a limit of the whole run, failures in a row, a model whose calls are not read.
 
-    The last: in the dialect `tool_call`, the first `limits.run.rollouts_without_a_call` rollouts of a model in this
-    session hold no tool call at all. A server without a tool parser, or with that of another model, gives just this,
-    and everything measured from then on would be about the parser.
+    The last: in the dialect `tool_call`, no reply of a model in this session holds a tool call, well-formed or not, and
+    format errors have ended `limits.run.rollouts_without_a_call` of its rollouts. A server without a tool parser, or
+    with that of another model, gives just this, and everything measured from then on would be about the parser.
     """
 
     study: Study
@@ -133,13 +134,15 @@ class Brakes:
     started: float = field(default_factory=time.monotonic)
     calls: int = 0
     failures_in_a_row: int = 0
+    last_failure: str = ""
+    """Side and message of the last attempt that failed."""
     voices: dict[str, Voice] = field(default_factory=dict)
 
     def hear(self, record: Trajectory | Branch) -> None:
         """Take note of a finished rollout."""
         for agent in {step.agent for step in record.steps}:
             voice = self.voices.setdefault(agent, Voice())
-            voice.hear([step for step in record.steps if step.agent == agent])
+            voice.hear([step for step in record.steps if step.agent == agent], record.ending.stop)
 
     def unread(self, least: int | None = None) -> str | None:
         """The model whose calls are not read, and what to do; `least` in place of the study's number of rollouts."""
@@ -147,10 +150,10 @@ class Brakes:
         if asked is None or self.study.dialect != "tool_call":
             return None
         for agent, voice in self.voices.items():
-            if not voice.called and voice.rollouts >= (least or asked):
+            if not voice.called and voice.ended_unread >= (least or asked):
                 return (
-                    f"model {agent!r} made no tool call in any of the {voice.replies} replies of its first "
-                    f"{voice.rollouts} rollouts: most likely its server has no tool parser or one for another model "
+                    f"model {agent!r} made no tool call in any of its {voice.replies} replies, and format errors ended "
+                    f"{voice.ended_unread} rollouts: most likely its server has no tool parser, or another model's "
                     "(vLLM: --enable-auto-tool-choice --tool-call-parser NAME); else set `dialect: text`, or "
                     "`limits.run.rollouts_without_a_call: null` where the model is like that. What was recorded shows "
                     "the server and not the model: start again in a new folder (--run DIR)"
@@ -169,7 +172,9 @@ class Brakes:
         if limits.disk_bytes is not None and (used := self.journal.folder.disk_bytes()) >= limits.disk_bytes:
             return f"limits.run.disk_bytes reached ({used} of {limits.disk_bytes})"
         if self.failures_in_a_row >= FAILURES_IN_A_ROW:
-            return f"{self.failures_in_a_row} cells in a row failed; see `forkroll status`"
+            return (
+                f"{self.failures_in_a_row} cells in a row failed (see `forkroll status`), the last: {self.last_failure}"
+            )
         return self.unread()
 
 
@@ -295,6 +300,7 @@ class _Runner:
         with self._lock:
             if isinstance(record, Failure):
                 tally.failures[record.side] += 1
+                self._brakes.last_failure = f"{record.side}: {' '.join(record.message.split())}"
             elif not isinstance(record, Regrade):
                 self._brakes.hear(record)
         return fate

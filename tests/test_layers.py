@@ -67,6 +67,7 @@ LEVELS = {
     "harness.model.ledger": 2,
     "harness.model.request": 2,
     "harness.model.said": 2,
+    "harness.model.repeat": 2,
     "harness.model.reading": 3,
     "harness.model.transport": 2,
     "harness.model.refusals": 3,

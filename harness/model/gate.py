@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 
-@dataclass
+@dataclass(eq=False)
 class Ticket:
     """One request on its way."""
 
@@ -88,6 +88,11 @@ class Gate:
             if self._streak >= self._limit and self._limit < self._cap:
                 self._limit, self._streak = self._limit + 1, 0
                 self._changed.notify_all()
+
+    def waiting(self) -> int:
+        """Requests that have no place yet."""
+        with self._changed:
+            return len(self._queue)
 
     def facts(self) -> dict[str, object]:
         """What a manifest should say: cap, most in flight at once, lowest limit, refusals that asked to slow down."""

@@ -126,8 +126,9 @@ class OpenAIClient:
         return scoring.score(self._post, self._model, self._form.prompt(messages, tools), said)
 
     def _post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        # vLLM serves /tokenize beside /v1, not below it.
-        return self._request("POST", path, body, root=self._base_url.removesuffix("/v1"))
+        # vLLM serves /tokenize and /detokenize beside /v1, not below it.
+        root = self._base_url.removesuffix("/v1") if path.endswith("tokenize") else ""
+        return self._request("POST", path, body, root=root)
 
     def _request(self, method: str, path: str, body: Mapping[str, Any] | None, root: str = "") -> dict[str, Any]:
         """One request without retries, for what is asked once."""

@@ -36,6 +36,15 @@ class Patience:
         return None if wait is None else min(wait, self.longest_wait_seconds)
 
 
+class Refused(ModelError):
+    """The server refuses, and waiting does not mend it."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+        """Of HTTP."""
+
+
 class Trouble(Exception):
     """Worth another attempt."""
 

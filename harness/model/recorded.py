@@ -133,7 +133,8 @@ class RecordedClient:
         return _completion(answer.step)
 
     def _why_not(self, key: Key, messages: Sequence[Message]) -> str:
-        asked = f"call {_number(messages)} of model {key.model!r}, request {key.request[:12]}"
+        step = 1 + len([message for message in messages if message["role"] == "assistant"])
+        asked = f"request {key.request[:12]} of model {key.model!r} (step {step}, by the replies before it)"
         if key in self._cassette.contradictions:
             one, other = self._cassette.contradictions[key]
             return f"{self._cassette.source} answers {asked}, in two ways: {one.where} and {other.where}"
@@ -143,10 +144,6 @@ class RecordedClient:
     def score(self, messages: Sequence[Message], said: Said, *, tools: Sequence[Mapping[str, Any]]) -> Scored:
         """Unknown."""
         return Scored(None, None, None, "records hold no probability of what was not said")
-
-
-def _number(messages: Sequence[Message]) -> int:
-    return 1 + len([message for message in messages if message["role"] == "assistant"])
 
 
 def _completion(step: Step) -> Completion:

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
-from harness.errors import ContextOverflow, ModelError
+from harness.errors import ContextOverflow
 from harness.model.keys import Key
-from harness.model.patience import Malformed, Passing, named_wait
+from harness.model.patience import Malformed, Passing, Refused, named_wait
 from harness.model.transport import Answer, parsed
 
 _PASSING = frozenset({408, 409, 425, 429})
@@ -51,8 +51,9 @@ def object_in(answer: Answer, model: str, url: str, key: Key) -> dict[str, Any]:
     """The JSON object of a good answer; anything else is raised as what it means, without `key` in its words."""
     if 300 <= answer.status < 400:
         place = key.hide(answer.headers.get("location", "-"))
-        raise ModelError(
-            f"{url}: HTTP {answer.status} redirects to {place!r}, which is not followed: set `base_url` to where it is"
+        raise Refused(
+            f"{url}: HTTP {answer.status} redirects to {place!r}, which is not followed: set `base_url` to where it is",
+            answer.status,
         )
     if answer.status >= 400:
         _raise_for(answer.status, key.hide_in(_error_in(answer.body)), answer, model, url)
@@ -76,7 +77,7 @@ def _raise_for(status: int | None, error: Mapping[str, Any], answer: Answer, mod
     if _passes(status) and not _NO_MONEY.intersection(words):
         wait = named_wait(answer.headers, datetime.now(UTC))
         raise Passing(told, wait=wait, throttled=status in _THROTTLED)
-    raise ModelError(f"{url}: {told}{_advice(status, text)}")
+    raise Refused(f"{url}: {told}{_advice(status, text)}", status)
 
 
 def _passes(status: int) -> bool:
@@ -86,6 +87,10 @@ def _passes(status: int) -> bool:
 def _advice(status: int, text: str) -> str:
     if status in (401, 403):
         return "; check the key that `api_key_env` or `api_key_file` names"
+    if (
+        "tool-call-parser" in text or "tool_call_parser" in text
+    ):  # vLLM without a parser refuses every request with tools
+        return "; start the server with a tool parser, or set `dialect: text`"
     if _SYSTEM.search(text):
         return "; set `fold_system: true` for this model"
     if _ROLES.search(text):

@@ -10,7 +10,7 @@ from itertools import accumulate
 from harness.model.protocol import Said
 from harness.record import Reply, Tokens
 
-_END_OF_TURN = re.compile(rb"<\|[A-Za-z0-9_]+\|>|</s>|<eos>|<end_of_turn>|<\xef\xbd\x9c.+\xef\xbd\x9c>")
+END_OF_TURN = re.compile(rb"<\|[A-Za-z0-9_]+\|>|</s>|<eos>|<end_of_turn>|<\xef\xbd\x9c.+\xef\xbd\x9c>")
 """How the families in use spell the token that ends a turn, where a server logs it."""
 
 
@@ -81,7 +81,7 @@ def said_of(reply: Reply, marker: bytes, *, as_text: bool) -> Said:
 
 def _from_tokens(reply: Reply, tokens: Tokens, marker: bytes) -> Said:
     first, pieces = first_token(tokens, marker, reply.text, reply.reasoning), _pieces(tokens)
-    last = len(pieces) - bool(_END_OF_TURN.fullmatch(pieces[-1]))
+    last = len(pieces) - bool(END_OF_TURN.fullmatch(pieces[-1]))
     ids = tokens.ids
     return Said(
         before=_text(pieces[:first]),

@@ -14,10 +14,11 @@ from harness.errors import ContextOverflow, ModelError
 from harness.model.digest import digest_of_ids
 from harness.model.protocol import Said, Scored
 from harness.model.reading import as_logprob
+from harness.model.said import END_OF_TURN
 from harness.record import How
 
 Post = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
-"""(path, body) -> answer. `/tokenize` and `/detokenize` stand beside `/v1`, `/v1/completions` in it."""
+"""(path, body) -> answer; the paths are /completions, /tokenize and /detokenize."""
 
 
 class _Unknown(Exception):
@@ -64,8 +65,18 @@ def _ids_of(post: Post, model: str, said: Said) -> _Ids:
     before, action = said.before_ids, said.action_ids
     if before is None or action is None:
         return _ids_of_text(post, model, said)
-    same = _spell(post, model, [*before, *action]) == said.before + said.action + said.end
-    return _Ids(before, action, "ids") if same else _ids_of_text(post, model, said)
+    if _is_spelled(said, _spell(post, model, [*before, *action])):
+        return _Ids(before, action, "ids")
+    return _ids_of_text(post, model, said)
+
+
+def _is_spelled(said: Said, spelled: object) -> bool:
+    """All of the text, and nothing after it but the end of the turn, which servers spell or do not."""
+    text = said.before + said.action
+    if not isinstance(spelled, str) or not spelled.startswith(text):
+        return False
+    rest = spelled[len(text) :]
+    return rest in ("", said.end) or END_OF_TURN.fullmatch(rest.encode()) is not None
 
 
 def _spell(post: Post, model: str, ids: Sequence[int]) -> object:
@@ -93,7 +104,7 @@ def _ids_of_text(post: Post, model: str, said: Said) -> _Ids:
 def _forced(post: Post, model: str, prompt: Sequence[int]) -> Sequence[object]:
     """One entry a token of `prompt`, as the server gives them."""
     body = {"model": model, "prompt": list(prompt), "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
-    answer = post("/v1/completions", body)
+    answer = post("/completions", body)
     choices = answer.get("choices")
     first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
     scores = first.get("prompt_logprobs") or answer.get("prompt_logprobs")

@@ -69,8 +69,10 @@ class Transport:
             with _within(limit), self._http.stream(method, url, json=body) as response:
                 headers = {name.lower(): value for name, value in response.headers.items()}
                 return Answer(response.status_code, headers, self._whole(response.iter_bytes()))
-        except Overdue:
+        except (Overdue, httpcore.ReadTimeout, httpcore.WriteTimeout):  # these have no limit of their own
             raise Malformed(f"no whole answer within {limit:g} s") from None
+        except httpx.DecodingError:
+            raise Malformed("the body is not encoded as its headers say") from None
         except _BROKEN as error:
             raise Passing(self._key.hide(f"{type(error).__name__}: {error}")) from None
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:

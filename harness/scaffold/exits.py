@@ -12,8 +12,9 @@ _STATUS = {
     Stop.TIME_LIMIT: "TimeExceeded",
     Stop.FORMAT_ERRORS: "RepeatedFormatError",
     Stop.CONTEXT_FULL: "ContextWindowExceededError",
+    Stop.TOKEN_LIMIT: "LimitsExceeded",  # mini-swe-agent has no such limit
 }
-_STOP = {status: stop for stop, status in _STATUS.items()}
+_STOP = {status: stop for stop, status in _STATUS.items() if stop is not Stop.TOKEN_LIMIT}
 
 
 def stop_of(exit_status: str) -> Stop | None:
@@ -25,5 +26,5 @@ def stop_of(exit_status: str) -> Stop | None:
 
 
 def exit_status_of(stop: Stop) -> str:
-    """The exit status. A limit on tokens, which mini-swe-agent does not have, is a limit exceeded."""
-    return _STATUS.get(stop, "LimitsExceeded")
+    """The exit status."""
+    return _STATUS[stop]

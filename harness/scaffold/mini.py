@@ -44,11 +44,16 @@ _NO_CALL = "No tool calls found in the response. Every response MUST include at 
 _NO_COMMAND = "Missing 'command' argument in bash tool call."
 _EXCEPTION = "An error occurred while executing the command: "
 
+_PLACE_KEYS = {
+    *("image", "cwd", "env", "forward_env", "timeout", "executable", "run_args", "container_timeout", "pull_timeout"),
+    *("interpreter", "environment_class"),
+}
 _LOGIN = {"BASH_ENV": "/root/.bashrc"}
 """Stands for a login shell, which actions here do not get."""
 _NO_MARKER = b"\0"
 """In no reply."""
-_LITERAL = re.compile(r"[^\\^$.|?*+()\[\]{}]*")
+_LITERAL = re.compile(r"(?:[^\\^$.|?*+()\[\]{}](?![?*{]))+(?!.*\|)", re.DOTALL)
+"""What every match of a regular expression begins with, where that is easily told."""
 
 
 class MiniScaffold:
@@ -65,6 +70,9 @@ class MiniScaffold:
     }
     """Name of a template -> the section that holds it."""
     _action_regex = r"```mswea_bash_command\s*\n(.*?)\n```"
+    _returns_reasoning = True
+    _format_errors = 3
+    """In a row, where the configuration does not say."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], dialect: Dialect, *, source: str) -> "MiniScaffold":
@@ -112,6 +120,7 @@ class MiniScaffold:
             "templates": {name: template.sha256 for name, template in self._templates.items()},
             "action_regex": self._regex.pattern if self.dialect == "text" else None,
             "environment": dict(self.environment),
+            "reasoning": "sent back" if self._returns_reasoning else "not sent back",
             "step_limit": self._agent.get("step_limit", 0),
             "timeout": self._place.get("timeout"),
         }
@@ -122,7 +131,7 @@ class MiniScaffold:
         if self.dialect == "tool_call":
             return b"<tool_call>"
         literal = _LITERAL.match(self._regex.pattern)
-        return literal[0].encode() if literal and literal[0] else _NO_MARKER
+        return _NO_MARKER if literal is None else literal[0].encode()
 
     def tools(self) -> Sequence[Mapping[str, Any]]:
         """The tool `bash`, or none."""
@@ -174,25 +183,15 @@ class MiniScaffold:
 
     def notes(self, limits: LimitsSection) -> list[str]:
         """Where the study goes its own way, a line each."""
-        agent, ours = self._agent, limits.model_dump()
-        theirs = {
-            "calls": ("agent.step_limit", agent.get("step_limit", 0)),
-            "seconds": ("agent.wall_time_limit_seconds", agent.get("wall_time_limit_seconds", 0)),
-            "format_errors": ("agent.max_consecutive_format_errors", agent.get("max_consecutive_format_errors", 3)),
-            "action_seconds": ("environment.timeout", self._place.get("timeout", 30)),
-        }
-        found = [
-            f"`limits.{key}` is {ours[key]}; that of {self.source}, `{name}: {value}` (0: none), is not in force"
-            for key, (name, value) in theirs.items()
-            if (value or None) != ours[key]
+        ours = limits.model_dump()
+        return [
+            *(
+                f"`limits.{key}` is {ours[key]}; that of {self.source}, `{name}: {value}` (0: none), is not in force"
+                for key, (name, value) in self._limits().items()
+                if (value or None) != ours[key]
+            ),
+            *self._departures(),
         ]
-        if self._agent.get("cost_limit", 0):
-            found.append(
-                f"{self.source} has `agent.cost_limit: {self._agent['cost_limit']}`: money is not counted here"
-            )
-        if self.login:
-            found.append(f"{self.source} asks for a login shell; actions get BASH_ENV={self.environment['BASH_ENV']}")
-        return found
 
     def require_kept(self, output_bytes: int) -> None:
         """ConfigError when so many bytes of an output do not hold all that the templates show of a longer one."""
@@ -203,6 +202,26 @@ class MiniScaffold:
             self._observed(probe, Action(command=""), 1)
         except RolloutError as error:
             raise ConfigError(f"{self.source}: {error} (it is {output_bytes})") from None
+
+    def _limits(self) -> Mapping[str, tuple[str, Any]]:
+        """Key of the study -> key and value of the configuration."""
+        agent, in_a_row = self._agent, "max_consecutive_format_errors"
+        return {
+            "calls": ("agent.step_limit", agent.get("step_limit", 0)),
+            "seconds": ("agent.wall_time_limit_seconds", agent.get("wall_time_limit_seconds", 0)),
+            "format_errors": (f"agent.{in_a_row}", agent.get(in_a_row, self._format_errors)),
+            "action_seconds": ("environment.timeout", self._place.get("timeout", 30)),
+        }
+
+    def _departures(self) -> Iterator[str]:
+        if self._agent.get("cost_limit"):
+            yield f"{self.source} has `agent.cost_limit: {self._agent['cost_limit']}`: money is not counted here"
+        if self.login:
+            yield f"{self.source} asks for a login shell; actions get BASH_ENV={self.environment['BASH_ENV']} instead"
+        for key in sorted(self._place.keys() - _PLACE_KEYS):
+            yield f"{self.source} has `environment.{key}`, which mini-swe-agent's Docker environment does not know"
+        if self._place.get("forward_env"):
+            yield f"{self.source} has `environment.forward_env`: no variable of this machine reaches an action"
 
     # --- reading replies
 
@@ -235,7 +254,7 @@ class MiniScaffold:
         if self.dialect == "tool_call":
             message["content"] = reply.text or None
             message["tool_calls"] = [_call_message(call) for call in reply.tool_calls]
-        if reply.reasoning is not None:
+        if reply.reasoning is not None and self._returns_reasoning:
             message["reasoning_content"] = reply.reasoning
         return message
 
@@ -312,15 +331,14 @@ class FirstMiniScaffold(MiniScaffold):
         "format_error_template": "agent",
     }
     _action_regex = r"```bash\s*\n(.*?)\n```"
+    _returns_reasoning = False
+    _format_errors = 0
 
     def step_messages(self, step: Step) -> Sequence[Message]:
         """The reply as it was, and what answers it."""
         if step.reply.format_error is not None:
             return [self._assistant(step.reply), {"role": "user", "content": step.reply.format_error}]
         return super().step_messages(step)
-
-    def _assistant(self, reply: Reply) -> Message:
-        return {"role": "assistant", "content": reply.text}
 
     def _format_error(self, completion: Completion, **variables: Any) -> str:
         known = {**self._variables, "actions": variables["actions"]}

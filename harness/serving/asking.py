@@ -22,7 +22,7 @@ Cold = Literal["reset", "salt"]
 """How a prompt is made to find no part of itself in the prefix cache: the whole cache is reset before it, or it gets
 a salt of its own, which vLLM makes part of every cache key."""
 
-_RESET_ATTEMPTS, _RESET_WAIT_S = 50, 0.1
+_RESET_WAIT_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -91,19 +91,27 @@ class Connection:
 
     def cold_by(self) -> Cold | None:
         """How this server lets a prompt start cold; None: it does not."""
-        if self._send("POST", f"{self._root}/reset_prefix_cache", {}).status_code == 200:
+        if self._reset() is not None:
             return "reset"
-        version = self._send("GET", f"{self._root}/version")
-        return "salt" if version.status_code == 200 and "version" in version.json() else None
+        return "salt" if "version" in _object(self._send("GET", f"{self._root}/version")) else None
 
-    def reset(self) -> None:
+    def reset(self, within_s: float = 5.0) -> None:
         """Empty the prefix cache. Refused by vLLM while blocks are held, which is so for a moment after a reply."""
-        for _ in range(_RESET_ATTEMPTS):
-            answer = self._send("POST", f"{self._root}/reset_prefix_cache", {})
-            if answer.status_code == 200 and (not answer.content or answer.json().get("success", True)):
-                return
+        deadline = time.monotonic() + within_s
+        while not self._reset():
+            if time.monotonic() > deadline:
+                raise ModelError(f"self-test: {self._root}: the prefix cache stays in use; is anybody else asking?")
             time.sleep(_RESET_WAIT_S)
-        raise ModelError(f"self-test: {self._root}: the prefix cache cannot be emptied; is anybody else asking it?")
+
+    def _reset(self) -> bool | None:
+        """Whether it was emptied; None when this server has no such thing."""
+        answer = self._send("POST", f"{self._root}/reset_prefix_cache", {})
+        if answer.status_code != 200:
+            return None
+        if not answer.content:  # vLLM before it said more than that
+            return True
+        success = _object(answer).get("success")
+        return success if isinstance(success, bool) else None
 
     @property
     def _root(self) -> str:
@@ -127,6 +135,15 @@ class Connection:
 def new_salt() -> str:
     """One that no request has had."""
     return uuid.uuid4().hex
+
+
+def _object(answer: httpx.Response) -> Mapping[str, Any]:
+    """The JSON object that an answer holds; empty when it holds none."""
+    try:
+        parsed = answer.json()
+    except ValueError:
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
 def _read(answer: Mapping[str, Any]) -> Answer:

@@ -29,7 +29,7 @@ from harness.serving.facts import server_facts
 Say = Callable[[str], None]
 
 _KEEPER = Path(__file__).with_name("keeper.py")
-_POLL_S = 0.2
+_POLL_S = 0.05
 _TAIL_LINES = 20
 
 

@@ -20,6 +20,7 @@ from harness.tasks.rows import read_tasks
 WORKING_FOLDER = "/testbed"
 _PATCH, _SCRIPT, _LOG = "/tmp/patch.diff", "/eval.sh", "/tmp/forkroll-test-output"
 _APPLY_S, _HISTORY_S = 300.0, 300.0
+_NO_SUCH_COMMAND = 127
 _LOG_BYTES = 64 * 1024 * 1024
 _CLEAN = "git checkout -- . ; git clean -fd"
 
@@ -42,12 +43,14 @@ class SweBench:
 
     def __init__(self, source: str, split: str, *, seconds: float = 1800.0) -> None:
         """`seconds`: time for one run of the hidden tests."""
-        self._tasks = read_tasks(source, split)
-        self._seconds = seconds
+        self._source, self._split, self._seconds = source, split, seconds
+        self._tasks: list[Task] | None = None
         self._official = Official()
 
     def tasks(self) -> Sequence[Task]:
-        """All tasks of the split, in the table's order."""
+        """All tasks of the split, in the table's order; read when they are asked for."""
+        if self._tasks is None:
+            self._tasks = read_tasks(self._source, self._split)
         return self._tasks
 
     def require(self, tasks: Sequence[Task]) -> None:
@@ -117,6 +120,8 @@ class SweBench:
             if number and package.cleans:
                 _act(sandbox, _CLEAN)
             tried = _act(sandbox, f"{command} {_PATCH}")
+            if tried.exit_code == _NO_SUCH_COMMAND and command.startswith("git "):
+                raise ScoringError("there is no git in the sandbox to apply a patch with")
             if tried.exit_code == 0:
                 return None
             last = tried.output
