@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.assemble import open_scaffold, open_tasks, select_tasks
+from harness.assemble import open_scaffold, open_tasks, refuse_models_of_ours, select_tasks
 from harness.config import Study, load_study, to_yaml
 from harness.errors import ConfigError, UsageError
 from harness.importers.continuing import logged_scaffold
@@ -223,6 +223,7 @@ class _Writer:
         try:
             scaffold = logged_scaffold(source)
             if isinstance(scaffold, MiniScaffold):
+                refuse_models_of_ours(self._study, scaffold.dialect)
                 scaffold.require_kept(self._study.sandbox.output_bytes)
                 self.notes += [note for note in scaffold.notes(self._study.limits) if note not in self.notes]
         except ConfigError as error:

@@ -250,7 +250,8 @@ def _tool_calls(message: Raw) -> tuple[ToolCall, ...]:
             for item in message["output"]
             if isinstance(item, Mapping) and item.get("type") == "function_call"
         ]
-    return tuple(call for call in map(_tool_call, calls) if call is not None)
+    made = map(_tool_call, calls if isinstance(calls, list) else ())
+    return tuple(call for call in made if call is not None)
 
 
 def _tool_call(call: object) -> ToolCall | None:
@@ -330,7 +331,7 @@ def _reply(turn: _Turn, log: _Log) -> Reply:
         reasoning=_reasoning(message) or _reasoning(said),
         finish_reason=str(choice.get("finish_reason") or ""),
         usage=Usage(input_tokens=_count(usage, "prompt_tokens"), output_tokens=_count(usage, "completion_tokens")),
-        model=str(response.get("model") or log.model),
+        model=str(response.get("model") or ""),
     )
 
 
