@@ -100,6 +100,7 @@ LEVELS = {
     "harness.importers.mini": 4,
     "harness.importers.sweagent": 5,
     "harness.importers.own": 10,
+    "harness.importers.verdicts": 1,
     "harness.importers.continuing": 5,
     "harness.importing": 13,
     "harness.scaffold": 1,
