@@ -64,7 +64,7 @@ class MiniImporter:
         made = mini_document(imported_rollout(base, source))
         rest = json.dumps(difference(document.content, made), separators=(",", ":"))
         source = source.model_copy(update={"rest": rest})
-        return Imported(base.model_copy(update={"source": source}), log.model, tuple(_remarks(log, steps)))
+        return Imported(base.model_copy(update={"source": source}), log.model, tuple(_remarks(log, turns, steps)))
 
 
 @dataclass
@@ -369,15 +369,27 @@ def _count(usage: object, key: str) -> int | None:
 def _observations(turn: _Turn, log: _Log, *, submits: bool) -> tuple[Observation, ...]:
     """One an action. Of an action without an answer nothing is known, but it was run: mini-swe-agent drops all answers
     of a turn that submits. Where such a turn has some, the log is ours, and what follows them was not run."""
-    answers = [answer for answer in turn.answers if not _is_interruption(answer)]
-    by_id = {_answered_id(answer): answer for answer in answers if _answered_id(answer)}
-    matched = [by_id[action.call_id] for action in turn.actions if action.call_id in by_id]
-    if len(matched) < len(answers):  # ids are missing or foreign: the order is all there is
-        matched = answers
-    seen = [observation(answer, log.timed_out) for answer in matched[: len(turn.actions)]]
-    if submits and seen and log.status == SUBMITTED:
-        return tuple(seen)
-    return (*seen, *(NOTHING_KNOWN,) * (len(turn.actions) - len(seen)))
+    answers = _by_id(turn) or _in_order(turn)
+    if submits and log.status == SUBMITTED:
+        while any(answers) and answers[-1] is None:
+            answers.pop()
+    return tuple(NOTHING_KNOWN if answer is None else observation(answer, log.timed_out) for answer in answers)
+
+
+def _answers(turn: _Turn) -> list[Raw]:
+    return [answer for answer in turn.answers if not _is_interruption(answer)]
+
+
+def _by_id(turn: _Turn) -> list[Raw | None]:
+    """Each action's answer, None where it has none; empty where an answer does not name one of the calls."""
+    by_id = {_answered_id(answer): answer for answer in _answers(turn)}
+    known = {action.call_id for action in turn.actions}
+    return [by_id.get(action.call_id or "") for action in turn.actions] if by_id.keys() <= known else []
+
+
+def _in_order(turn: _Turn) -> list[Raw | None]:
+    answers: list[Raw | None] = [*_answers(turn)]
+    return (answers + [None] * len(turn.actions))[: len(turn.actions)]
 
 
 def _answered_id(answer: Raw) -> str:
@@ -460,13 +472,17 @@ def _spent(stats: Raw, steps: Sequence[Step]) -> Spent:
     )
 
 
-def _remarks(log: _Log, steps: Sequence[Step]) -> Iterator[str]:
+def _remarks(log: _Log, turns: Sequence[_Turn], steps: Sequence[Step]) -> Iterator[str]:
     stats = log.info.get("model_stats")
     calls = _count(stats, "api_calls")
     if calls is not None and calls != len(steps):
         yield "counts another number of calls than it has replies and format errors"
     if any(step.reply.format_error is not None and not step.reply.text for step in steps):
         yield "holds format errors whose replies were not kept"
+    if any(seen.kept == "nothing" for step in steps[:-1] for seen in step.observations):
+        yield "holds actions without an answer: they were run, and nothing is known of what came back"
+    if any(len(turn.actions) > 1 and not _by_id(turn) for turn in turns):
+        yield "names no calls in its answers: those of several calls in a turn were paired in order"
     if any(step.circumstances.naive_clock for step in steps):
         yield "gives times without a zone, taken as UTC"
     if any(seen.kept == "shown" for step in steps for seen in step.observations):
