@@ -190,6 +190,9 @@ def import_(
     only: Annotated[
         str | None, typer.Option("--only", help="Of logs of several runs this one; of a run of ours, this model.")
     ] = None,
+    verdicts: Annotated[
+        Path | None, typer.Option("--verdicts", help="A report of SWE-bench's grading, for logs that hold no verdict.")
+    ] = None,
     form: FormatOption = "text",
 ) -> None:
     """Rollouts that were not made here become bases of a study: `forkroll run` then forks them."""
@@ -202,7 +205,7 @@ def import_(
         raise typer.Exit(0 if found.held else INCOMPLETE)
     if study is None or agent is None:
         raise UsageError("name a --study and the --agent whose bases these are, or ask for --list")
-    taken = import_logs(Wanted(kind, paths, study, overrides or [], agent, folder, only), _say)
+    taken = import_logs(Wanted(kind, paths, study, overrides or [], agent, folder, only, verdicts), _say)
     _print_lines(taken.lines())
     raise typer.Exit(0 if taken.imported else INCOMPLETE)
 
