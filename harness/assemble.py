@@ -189,7 +189,7 @@ def open_models(study: Study) -> Iterator[OpenModels]:
 
 
 def _family(model: OpenAIModel) -> str:
-    return model.family or model.base_url
+    return model.family or model.base_url.rstrip("/")
 
 
 def _gates(study: Study) -> "dict[str, Gate]":

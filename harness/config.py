@@ -88,7 +88,7 @@ class OpenAIModel(Section):
     """What is not sent, for servers that refuse it."""
     chat_template_kwargs: dict[str, Any] = {}
     extra_body: dict[str, Any] = {}
-    """Further fields of each request."""
+    """Further fields of each request; with `return_token_ids: true` prompts have digests without log-probabilities."""
     roles: Literal["as_is", "alternate"] = "as_is"
     """alternate: neighbouring messages of one role are sent as one."""
     fold_system: bool = False
@@ -125,7 +125,7 @@ def _check_free_fields(name: str, value: dict[str, Any]) -> None:
 
 _DECIDED_ELSEWHERE = frozenset(
     {"model", "messages", "tools", "temperature", "max_tokens", "max_completion_tokens", "seed", "logprobs"}
-    | {"return_token_ids", "chat_template_kwargs", "stream", "n"}
+    | {"chat_template_kwargs", "stream", "n"}
 )
 """Fields of a request that other keys of a study decide, or with which replies could not be read."""
 

@@ -44,7 +44,8 @@ def _entry(name: str, model: OpenAIModel, client: "OpenAIClient", notes: list[st
         served = client.served()
     except ModelError as error:
         if not isinstance(error, Refused) or error.status not in (404, 405):
-            raise ConfigError(f"model {name!r}: no answer from {model.base_url}: {error}") from None
+            what = "refused by" if isinstance(error, Refused) else "no answer from"
+            raise ConfigError(f"model {name!r}: {what} {model.base_url}: {error}") from None
         _try_out(name, model, client)
         notes.append(f"model {name!r}: its server lists no models; a trial request was answered")
         return None

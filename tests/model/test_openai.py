@@ -271,6 +271,9 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
         ("soon", None),
         (format_datetime(NOW + timedelta(seconds=20)), 20.0),
         (format_datetime(NOW - timedelta(seconds=20)), 0.0),
+        ("Wed, 21 Oct 2015 07:28:00", 0.0),
+        ("Wed, 99 Oct 2015 07:28:00 GMT", None),
+        ("Thu, 01 Jan 2026 00:00:00 -9999", None),
     ],
 )
 def test_retry_after_forms(header: str | None, seconds: float | None) -> None:
