@@ -445,6 +445,19 @@ def test_what_was_not_checked_is_said_and_recorded(tmp_path: Path) -> None:
     assert "seed" not in served.requests[0].body
 
 
+@whole_run
+def test_a_rerun_finds_a_model_that_is_no_longer_served(tmp_path: Path) -> None:
+    with serving([Answer(body=completion(tool_call(SUBMIT)))]) as served:
+        served.listed = {"data": [{"id": MODEL}]}
+        run = make_run(tmp_path, http_model(served.url), forks=NEVER)
+        assert run.finish() == 0
+        (base,) = run.records().bases.values()
+        assert run.tell("rerun", base.id).returncode == 0
+        served.listed = {"data": [{"id": "other"}]}
+        told = run.tell("rerun", base.id)
+    assert told.returncode == 2 and b"it serves: other" in told.stderr
+
+
 # --- a server that does not read tool calls
 
 
