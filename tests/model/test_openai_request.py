@@ -252,6 +252,16 @@ def test_a_token_without_bytes_is_named_and_not_guessed() -> None:
     assert (got.pieces, got.without_bytes, got.logprobs) == (None, (1,), (-0.1, -0.1))
 
 
+def test_parts_of_a_character_that_are_sent_as_its_replacement_are_named() -> None:
+    """vLLM's form: the bytes are those of the token's text, which stands for half a character."""
+    lost = "\ufffd".encode()
+    for message in ({"content": "a€"}, {"content": None, "tool_calls": [{"function": {"name": "bash"}}]}):
+        got = read(message, entries(b"a", lost, lost)).tokens
+        assert got is not None and (got.pieces, got.without_bytes) == (None, (1, 2))
+    said = read({"content": "a\ufffd"}, entries(b"a", lost)).tokens
+    assert said is not None and said.pieces == (b"a", lost)
+
+
 def test_bytes_that_do_not_give_the_text_are_unknown() -> None:
     got = read({"content": "abc"}, entries(b"a", b"x")).tokens
     assert got is not None and got.pieces is None and got.without_bytes == ()
