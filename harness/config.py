@@ -84,7 +84,7 @@ class OpenAIModel(Section):
     context: Positive | None = None
     """Tokens that prompt and reply may have together; None: what the server says."""
     max_tokens_key: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    omit: tuple[Literal["temperature", "seed", "return_token_ids"], ...] = ()
+    omit: tuple[Literal["temperature", "seed", "logprobs", "return_token_ids"], ...] = ()
     """What is not sent, for servers that refuse it."""
     chat_template_kwargs: dict[str, Any] = {}
     extra_body: dict[str, Any] = {}

@@ -62,7 +62,7 @@ _ADVICE = (
     (re.compile(r"\btemperature\b", re.IGNORECASE), "where it takes no temperature set `omit: [temperature]`"),
     (re.compile(r"\breturn_token_ids\b", re.IGNORECASE), "set `omit: [return_token_ids]` for this model"),
     (re.compile(r"\bseed\b", re.IGNORECASE), "where it takes no seed set `omit: [seed]`"),
-    (re.compile(r"\blogprobs\b", re.IGNORECASE), "where it gives none set `sampling.logprobs: false`"),
+    (re.compile(r"\blogprobs\b", re.IGNORECASE), "where it gives none set `omit: [logprobs, return_token_ids]`"),
 )
 """What to set when a refusal's message says so; the first that fits."""
 _NO_MONEY = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"})

@@ -24,7 +24,7 @@ class RequestForm:
 
     max_tokens_key: str = "max_tokens"
     omit: frozenset[str] = frozenset()
-    """Of temperature, seed and return_token_ids: what is not sent."""
+    """Of temperature, seed, logprobs and return_token_ids: what is not sent."""
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     alternate: bool = False
