@@ -120,7 +120,7 @@ class OpenAIClient:
             return len(self._tokenize({**chat, "add_generation_prompt": True})) or None
         except ContextOverflow:
             raise
-        except ModelError:
+        except (ModelError, TypeError, ValueError):  # there is no /tokenize, or it is another one
             return None
 
     def score(
