@@ -44,14 +44,15 @@ class Fidelity:
 def prefix_fidelity(rows: Sequence[BranchRow]) -> Fidelity:
     """Fidelity of the prefixes of `rows`."""
     checks = [row.branch.prefix for row in rows]
-    actions = sum(check.actions for check in checks)
+    exits = sum(check.actions - check.exit_codes_unknown for check in checks)
+    outputs = sum(check.actions - check.outputs_unknown for check in checks)
     verified = [check.snapshot_equal for check in checks if check.snapshot_equal is not None]
     live = [check.live_processes for check in checks if check.live_processes is not None]
     reasons = (re.sub(r"\bstep \d+", "step #", check.fell_back) for check in checks if check.fell_back is not None)
     return Fidelity(
-        exit_codes=(sum(check.exit_codes_equal for check in checks), actions),
-        outputs=(sum(check.outputs_equal for check in checks), actions),
-        normalised=(sum(check.normalised_equal for check in checks), actions),
+        exit_codes=(sum(check.exit_codes_equal for check in checks), exits),
+        outputs=(sum(check.outputs_equal for check in checks), outputs),
+        normalised=(sum(check.normalised_equal for check in checks), outputs),
         states=(sum(check.states_equal for check in checks), sum(check.states for check in checks)),
         clean_branches=(sum(check.first_mismatch is None for check in checks), len(checks)),
         snapshots=(sum(verified), len(verified)),

@@ -3,87 +3,141 @@
 Everything heavy is imported where it is used. What had to be degraded is a line that the caller prints and records.
 """
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.agent import Agent, ModelAgent
 from harness.branch import Stage
-from harness.config import OpenAIModel, ScriptedModel, SimulatedModel, Study
+from harness.bundled import cache_folder
+from harness.clients import cards_of
+from harness.config import (
+    GradingSection,
+    OpenAIModel,
+    RecordedModel,
+    ScriptedModel,
+    SimulatedModel,
+    Study,
+    TasksSection,
+    load_study,
+    load_tasks_section,
+)
 from harness.errors import ConfigError
+from harness.importers.continuing import logged_scaffold
 from harness.model.protocol import ModelClient, Sampling
 from harness.prompting import OwnScaffold
 from harness.record import Task
 from harness.sandbox.protocol import SandboxLimits, SandboxProvider
 from harness.scaffold.protocol import Scaffold
+from harness.tasks import selection
 from harness.tasks.protocol import TaskSet
+from harness.tasks.rows import ALIASES, is_table
 
 if TYPE_CHECKING:
-    from harness.model.gate import Gate
-    from harness.model.openai import OpenAIClient
-    from harness.model.patience import Patience
-    from harness.model.request import RequestForm
-    from harness.model.simulated.process import SimulatedServer
     from harness.sandbox.live import LiveProvider
 
-TASK_SETS = ("pocket",)
+TASK_SETS = ("pocket", "swebench")
 TREES_OF_THEIR_OWN = ("pocket",)
 """Sets whose tasks are trees on this machine: in Docker these are put into the base image."""
 
 
-def cache_folder() -> Path:
-    """Where start trees are kept between runs: $FORKROLL_CACHE, else the user's cache folder."""
-    named = os.environ.get("FORKROLL_CACHE")
-    if named:
-        return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "forkroll"
+def open_tasks(study: Study) -> TaskSet:
+    """The study's task set; the caller closes it."""
+    return _open_set(study.tasks, study.grading)
 
 
-def open_tasks(name: str) -> TaskSet:
-    """The task set of that name."""
-    if name not in TASK_SETS:
-        raise ConfigError(f"unknown task set {name!r}; known: {', '.join(TASK_SETS)}")
+def _open_set(wanted: TasksSection, grading: GradingSection) -> TaskSet:
+    if wanted.set not in TASK_SETS:
+        raise ConfigError(f"unknown task set {wanted.set!r}; known: {', '.join(TASK_SETS)}")
+    if wanted.set == "swebench":
+        from harness.tasks.swebench import SweBench
+
+        assert wanted.source is not None, "checked when the section was read"
+        return SweBench(wanted.source, wanted.split, seconds=grading.seconds)
     from harness.tasks.pocket import Pocket
 
     return Pocket(cache_folder())
 
 
+def tasks_named(name: str, overrides: Sequence[str]) -> tuple[str, list[Task]]:
+    """What a person calls tasks, and the tasks: those of a study, of the bundled set, or of a table or data set."""
+    if name == "pocket":
+        wanted = load_tasks_section({"set": name}, overrides)
+    elif name in ALIASES or is_table(name):
+        wanted = load_tasks_section({"set": "swebench", "source": name}, overrides)
+    else:
+        study = load_study(name, overrides)
+        return study.name, select_tasks(study, open_tasks(study))
+    return Path(name).name, selection.select(_open_set(wanted, GradingSection()).tasks(), wanted)
+
+
 def select_tasks(study: Study, tasks: TaskSet) -> list[Task]:
-    """The study's tasks, in the set's order; an unknown id or an empty selection is an error."""
-    known = {task.instance_id: task for task in tasks.tasks()}
-    ids = known if study.tasks.ids is None else study.tasks.ids
-    unknown = [task_id for task_id in ids if task_id not in known]
-    if unknown:
-        raise ConfigError(
-            f"task set {tasks.name!r} has no task {unknown[0]!r}; first of its own: {next(iter(known), '-')}"
-        )
-    chosen = [known[task_id] for task_id in ids][: study.tasks.count]
-    if not chosen:
-        raise ConfigError("no tasks: `tasks.ids` is empty; leave it out to take the whole set")
-    return chosen
+    """The study's tasks, in its order; an unknown name or an empty selection is an error."""
+    return selection.select(tasks.tasks(), study.tasks)
 
 
 @dataclass(frozen=True)
 class OpenProvider:
-    """A sandbox provider and what is less than asked for."""
+    """Sandbox providers and what is less than asked for."""
 
     provider: "LiveProvider"
     degraded: tuple[str, ...]
+    grading: "LiveProvider | None" = None
+    """For grading; None: the same."""
 
 
 @contextmanager
 def open_provider(study: Study, scratch: Path, *, allow_unsandboxed: bool) -> Iterator[OpenProvider]:
-    """The study's sandbox provider, closed at the end; `auto` takes namespaces where the kernel allows them."""
-    if study.sandbox.provider == "docker":
-        opened = _open_docker(study, scratch)
-    else:
-        opened = _open_here(study, scratch, allow_unsandboxed)
-    with closing(opened.provider):
+    """The study's sandbox providers, closed at the end; `auto` takes namespaces where the kernel allows them."""
+    with ExitStack() as stack:
+        opened = _open_one(study, scratch, allow_unsandboxed)
+        stack.enter_context(closing(opened.provider))
+        if (graders := grading_study(study)) is not None:
+            other = _open_one(graders, scratch, allow_unsandboxed)
+            stack.enter_context(closing(other.provider))
+            said = tuple(f"grading: {note}" for note in other.degraded if note not in opened.degraded)
+            opened = OpenProvider(opened.provider, opened.degraded + said + _no_network(graders), other.provider)
         yield opened
+
+
+@contextmanager
+def open_graders(study: Study, scratch: Path, *, allow_unsandboxed: bool) -> Iterator[OpenProvider]:
+    """Sandboxes to grade in alone, closed at the end."""
+    graders = grading_study(study) or study
+    opened = _open_one(graders, scratch, allow_unsandboxed)
+    with closing(opened.provider):
+        yield OpenProvider(opened.provider, opened.degraded + _no_network(graders))
+
+
+def _no_network(graders: Study) -> tuple[str, ...]:
+    if graders.sandbox.network or graders.tasks.set in TREES_OF_THEIR_OWN:
+        return ()
+    return ("grading: without a network, which the official harness gives tests (grading.sandbox)",)
+
+
+def grading_study(study: Study) -> Study | None:
+    """The study with graders' sandboxes for its own; None where grading is done in those of the rollouts.
+
+    Tests of `swebench` expect a machine to themselves: unless the study says otherwise, root without the limits that
+    rollouts have, as the official harness runs them.
+    """
+    sandbox = study.grading.sandbox
+    if sandbox is None and study.tasks.set not in TREES_OF_THEIR_OWN:
+        unlimited = {"memory_bytes": None, "processes": None, "disk_bytes": None, "cpus": None, "user": None}
+        sandbox = study.sandbox.model_copy(update=unlimited)
+    return None if sandbox is None else study.model_copy(update={"sandbox": sandbox})
+
+
+def _open_one(study: Study, scratch: Path, allow_unsandboxed: bool) -> OpenProvider:
+    if study.sandbox.provider == "docker":
+        return _open_docker(study, scratch)
+    if study.tasks.set not in TREES_OF_THEIR_OWN:
+        raise ConfigError(f"tasks of `{study.tasks.set}` live in Docker images: they need `sandbox: docker`")
+    return _open_here(study, scratch, allow_unsandboxed)
 
 
 def _open_docker(study: Study, scratch: Path) -> OpenProvider:
@@ -129,13 +183,35 @@ def _open_here(study: Study, scratch: Path, allow_unsandboxed: bool) -> OpenProv
     return OpenProvider(LocalProvider(limits=limits, scratch=scratch), notes)
 
 
+@contextmanager
+def image_finder(study: Study) -> Iterator[Callable[[str], bool] | None]:
+    """Tells whether the engine has an image; None where the study needs no engine or none answers."""
+    if study.sandbox.provider != "docker":
+        yield None
+        return
+    from harness.sandbox.engine import Engine
+
+    try:
+        engine = Engine()
+    except ConfigError:
+        yield None
+        return
+    with closing(engine):
+        yield lambda reference: engine.image(reference) is not None
+
+
 def _limits(study: Study) -> SandboxLimits:
     asked = study.sandbox
     return SandboxLimits(asked.output_bytes, asked.disk_bytes, asked.memory_bytes, asked.processes)
 
 
 def _refuse_unsandboxed(study: Study, allowed: bool) -> None:
-    real = [name for name, model in study.models.items() if isinstance(model, OpenAIModel)]
+    cards = cards_of(study)
+    real = [
+        name
+        for name, model in study.models.items()
+        if isinstance(model, OpenAIModel | RecordedModel) or (name in cards and cards[name].server != "simulated")
+    ]
     if real and not allowed:
         raise ConfigError(
             f"model {real[0]!r} would run commands of its own choice on this machine without a sandbox; "
@@ -143,145 +219,69 @@ def _refuse_unsandboxed(study: Study, allowed: bool) -> None:
         )
 
 
-@dataclass(frozen=True)
-class OpenModels:
-    """A client for each of the study's models, and what a manifest should say of the servers."""
-
-    clients: Mapping[str, ModelClient]
-    facts: Mapping[str, object]
-    servers: Sequence["SimulatedServer"]
-    """Servers that were started for the run."""
-    spoken: Mapping[str, "OpenAIClient"]
-    """Those of the clients that speak HTTP."""
-    keys: Sequence[str]
-    """What is wrong with how keys are kept."""
-
-    def notes(self) -> list[str]:
-        """What is less than the study asks for, as far as it has shown."""
-        told = [f"model {name!r}: {note}" for name, client in self.spoken.items() for note in client.notes()]
-        return [*self.keys, *told]
-
-
-@contextmanager
-def open_models(study: Study) -> Iterator[OpenModels]:
-    """Start the servers that the study brings along, and make a client for each model; nothing is asked yet."""
-    from harness.model.gate import Gate
-
-    with ExitStack() as stack:
-        clients: dict[str, ModelClient] = {}
-        spoken: dict[str, OpenAIClient] = {}
-        facts: dict[str, object] = {}
-        keys: list[str] = []
-        gates = _gates(study)
-        for name, model in study.models.items():
-            if isinstance(model, ScriptedModel):
-                clients[name], facts[name] = _scripted(model), model.model_dump()
-            elif isinstance(model, OpenAIModel):
-                spoken[name], facts[name] = _openai(name, model, gates[_family(model)], keys, stack), model.model_dump()
-        simulated = {name: model for name, model in study.models.items() if isinstance(model, SimulatedModel)}
-        servers = _start_simulated(simulated, stack)
-        for name, model in simulated.items():
-            gate = gates.setdefault(servers[model.noise].base_url, Gate())
-            spoken[name] = _simulated(servers[model.noise], model, gate, stack)
-            facts[name] = {**model.model_dump(), "served_over": "http"}
-        clients |= spoken
-        yield OpenModels({name: clients[name] for name in study.models}, facts, list(servers.values()), spoken, keys)
-
-
-def _family(model: OpenAIModel) -> str:
-    return model.family or model.base_url.rstrip("/")
-
-
-def _gates(study: Study) -> "dict[str, Gate]":
-    """One gate a family; of several caps the lowest holds."""
-    from harness.model.gate import Gate
-
-    caps: dict[str, list[int]] = {}
-    for model in study.models.values():
-        if isinstance(model, OpenAIModel):
-            caps.setdefault(_family(model), []).extend([model.concurrency] if model.concurrency else [])
-    return {family: Gate(min(stated, default=None)) for family, stated in caps.items()}
-
-
-def _scripted(model: ScriptedModel) -> ModelClient:
-    from harness.model.scripted import ScriptedClient
-
-    return ScriptedClient(model.commands)
-
-
-def _openai(name: str, model: OpenAIModel, gate: "Gate", keys: list[str], stack: ExitStack) -> "OpenAIClient":
-    from harness.model.keys import read_key
-    from harness.model.openai import OpenAIClient
-
-    key, note = read_key(model.api_key_env, model.api_key_file, f"models.{name}")
-    keys += [] if note is None else [note]
-    client = OpenAIClient(
-        model.base_url,
-        model.model,
-        key=key,
-        form=_form(model),
-        patience=_patience(model),
-        gate=gate,
-        say=lambda text: print(f"note: model {name!r}: {text}", file=sys.stderr),
-    )
-    stack.callback(client.close)
-    return client
-
-
-def _form(model: OpenAIModel) -> "RequestForm":
-    from harness.model.request import RequestForm
-
-    return RequestForm(
-        max_tokens_key=model.max_tokens_key,
-        omit=frozenset(model.omit),
-        chat_template_kwargs=model.chat_template_kwargs,
-        extra_body=model.extra_body,
-        alternate=model.roles == "alternate",
-        fold_system=model.fold_system,
-    )
-
-
-def _patience(model: OpenAIModel) -> "Patience":
-    from harness.model.patience import Patience
-
-    return Patience(
-        request_seconds=model.request_seconds,
-        passing_attempts=model.attempts,
-        longest_wait_seconds=model.longest_wait_seconds,
-    )
-
-
-def _start_simulated(models: Mapping[str, SimulatedModel], stack: ExitStack) -> "dict[str, SimulatedServer]":
-    """One server a noise kind: the noise is a property of a server, not of a request."""
-    from harness.model.simulated.process import SimulatedServer
-
-    kinds = dict.fromkeys(model.noise for model in models.values())
-    return {noise: stack.enter_context(SimulatedServer(["--noise", noise])) for noise in kinds}
-
-
-def _simulated(server: "SimulatedServer", model: SimulatedModel, gate: "Gate", stack: ExitStack) -> "OpenAIClient":
-    from harness.model.openai import OpenAIClient
-
-    client = OpenAIClient(server.base_url, model.profile, gate=gate)
-    stack.callback(client.close)
-    return client
-
-
 def open_scaffold(study: Study) -> Scaffold:
     """The study's scaffold."""
-    return OwnScaffold(study.dialect)
+    if study.scaffold.name == "forkroll":
+        return OwnScaffold(study.dialect)
+    from harness.scaffold.mini import MiniScaffold
+
+    _refuse_models_of_ours(study)
+    scaffold = MiniScaffold.named(study.scaffold.config, study.dialect)
+    scaffold.require_kept(study.sandbox.output_bytes)
+    return scaffold
 
 
-def agents_maker(
-    study: Study, scaffold: Scaffold, clients: Mapping[str, ModelClient]
-) -> Callable[[], Mapping[str, Agent]]:
-    """Makes fresh agents for one rollout."""
+def _refuse_models_of_ours(study: Study) -> None:
+    """Simulated models, and scripted ones in the text dialect, write what only our own scaffold reads."""
+    for name, model in study.models.items():
+        if isinstance(model, SimulatedModel) or (isinstance(model, ScriptedModel) and study.dialect == "text"):
+            raise ConfigError(
+                f"model {name!r} ({model.client}) speaks to `scaffold: forkroll` only in `dialect: {study.dialect}`"
+            )
+
+
+def scaffold_notes(study: Study, provider: SandboxProvider) -> list[str]:
+    """Where the study departs from its scaffold's configuration, a line each."""
+    if study.scaffold.name == "forkroll":
+        return []
+    from harness.scaffold.mini import MiniScaffold
+
+    scaffold = MiniScaffold.named(study.scaffold.config, study.dialect)
+    notes = scaffold.notes(study.limits)
+    if not provider.isolated and "BASH_ENV" in scaffold.environment:
+        notes.append(f"actions read {scaffold.environment['BASH_ENV']} of this machine: the sandbox isolates nothing")
+    return notes
+
+
+def sampling_of(study: Study) -> Sampling:
+    """How the study draws completions."""
     wanted = study.sampling
-    sampling = Sampling(wanted.temperature, wanted.max_tokens, wanted.logprobs)
-    return lambda: {name: ModelAgent(client, scaffold, sampling) for name, client in clients.items()}
+    return Sampling(wanted.temperature, wanted.max_tokens, wanted.logprobs)
 
 
-def stage_of(study: Study, tasks: TaskSet, provider: SandboxProvider, clients: Mapping[str, ModelClient]) -> Stage:
+def agents_maker(study: Study, clients: Mapping[str, ModelClient]) -> Callable[[Scaffold], Mapping[str, Agent]]:
+    """Makes fresh agents for one rollout in a scaffold."""
+    sampling = sampling_of(study)
+    return lambda scaffold: {name: ModelAgent(client, scaffold, sampling) for name, client in clients.items()}
+
+
+def stage_of(
+    study: Study,
+    tasks: TaskSet,
+    provider: SandboxProvider,
+    clients: Mapping[str, ModelClient],
+    *,
+    grading: SandboxProvider | None = None,
+) -> Stage:
     """What every cell of the run works with."""
-    scaffold = open_scaffold(study)
-    return Stage(study, tasks, provider, agents_maker(study, scaffold, clients), environment=scaffold.environment)
+    scaffold, agents = open_scaffold(study), agents_maker(study, clients)
+    return Stage(
+        study,
+        tasks,
+        provider,
+        partial(agents, scaffold),
+        environment=scaffold.environment,
+        logged=cache(logged_scaffold),
+        agents_in=agents,
+        grading_provider=grading,
+    )

@@ -37,13 +37,38 @@ class Section(BaseModel):
 
 
 class TasksSection(Section):
-    """Which tasks."""
+    """Which tasks: first the filters (`ids`, `repos`, `difficulty`, `match`), then `shuffle`, `slice` and `count`."""
 
     set: Name = "pocket"
+    source: str | None = None
+    """swebench: verified, lite, full or another name of the Hugging Face hub; or a local json, jsonl or parquet file
+    (.gz too) or a folder of one."""
+    split: str = "test"
     ids: tuple[str, ...] | None = None
-    """None: all of the set."""
+    """In this order where nothing is shuffled. None: all of the set."""
+    repos: tuple[str, ...] | None = None
+    difficulty: tuple[str, ...] | None = None
+    """The data set's own labels."""
+    match: str | None = None
+    """A regular expression that the beginning of an id matches."""
+    shuffle: int | None = None
+    """Seed: sort by id and shuffle, as the paper (42) and mini-swe-agent's --shuffle do; None: the set's order."""
+    shuffle_first: bool = False
+    """True: shuffle before the filters, as mini-swe-agent does; False: after them, as the paper does."""
+    slice: Annotated[str, Field(pattern=r"^-?\d*:-?\d*(:-?[1-9]\d*)?$")] | None = None
+    """As in Python, such as "0:30"."""
     count: Positive | None = None
     """The first so many of them; None: no cut."""
+    append: str | None = None
+    """Added to the end of every problem statement, after an empty line."""
+
+    @model_validator(mode="after")
+    def _source_fits_the_set(self) -> "TasksSection":
+        if self.set == "swebench" and self.source is None:
+            raise ValueError("the set `swebench` needs a `source`: verified, lite, full, or a local file")
+        if self.set == "pocket" and self.source is not None:
+            raise ValueError("the set `pocket` is bundled and takes no `source`; did you mean `set: swebench`?")
+        return self
 
 
 class SimulatedModel(Section):
@@ -130,7 +155,42 @@ _DECIDED_ELSEWHERE = frozenset(
 """Fields of a request that other keys of a study decide, or with which replies could not be read."""
 
 
-ModelSection = Annotated[SimulatedModel | ScriptedModel | OpenAIModel, Field(discriminator="client")]
+class ImportedModel(Section):
+    """Cannot be asked: its bases come from logs by `forkroll import`."""
+
+    client: Literal["imported"]
+
+
+class RecordedModel(Section):
+    """Answers from the records of a run, and nobody is asked. Its calls must be those of the record: study seed, names
+    of models and directions, prompts and sampling decide them."""
+
+    client: Literal["recorded"]
+    run: str
+    """The run's folder; a relative one is looked for where the command is started."""
+    model: Name
+    """That run's name of the model."""
+
+
+class ServedModel(Section):
+    """A model whose server is started with the run, as a model card says."""
+
+    client: Literal["served"]
+    card: str = Field(min_length=1)
+    """A card in configs/models by name, or a file."""
+    request_seconds: float = Field(default=600.0, gt=0)
+    omit: tuple[Literal["temperature", "seed", "return_token_ids"], ...] = ()
+    """What is not sent."""
+
+
+ModelSection = Annotated[
+    SimulatedModel | ScriptedModel | OpenAIModel | ServedModel | ImportedModel | RecordedModel,
+    Field(discriminator="client"),
+]
+_CLIENTS = frozenset(
+    get_args(kind.model_fields["client"].annotation)[0] for kind in get_args(get_args(ModelSection)[0])
+)
+"""What tells the kinds of model apart; pydantic puts it into the place of an error, where nobody wrote it."""
 
 
 class Direction(Section):
@@ -165,7 +225,7 @@ class SandboxSection(Section):
 
 def _named(key: str) -> BeforeValidator:
     """A bare string stands for a section with that `key`."""
-    return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
+    return BeforeValidator(lambda value: {key: value} if isinstance(value, str) or value is False else value)
 
 
 class ForksSection(Section):
@@ -200,7 +260,28 @@ class ForksSection(Section):
 class ScaffoldSection(Section):
     """How models are spoken to. A bare name is the scaffold with everything else as below."""
 
-    name: Literal["forkroll"] = "forkroll"
+    name: Literal["forkroll", "mini-swe-agent"] = "forkroll"
+    config: str | None = None
+    """mini-swe-agent: swebench, swebench_backticks or swebench_xml of the installed package, or a file of that form.
+    None: the package's own for the study's dialect."""
+
+    @model_validator(mode="after")
+    def _config_is_of_mini(self) -> "ScaffoldSection":
+        if self.config is not None and self.name == "forkroll":
+            raise ValueError("`config` belongs to `name: mini-swe-agent`; the scaffold forkroll has none")
+        return self
+
+
+class GradingSection(Section):
+    """What is graded, and where."""
+
+    of: Literal["working_tree", "submission"] = "working_tree"
+    """working_tree: the diff at exit, whatever the stop reason. submission: what the submitting command printed, as
+    mini-swe-agent's runs are graded. Both are recorded."""
+    seconds: float = Field(default=1800.0, gt=0)
+    """swebench: time for one run of the hidden tests."""
+    sandbox: Annotated[SandboxSection, _named("provider")] | None = None
+    """Sandboxes to grade in, where they are to differ from those of the rollouts, such as in network or memory."""
 
 
 class SamplingSection(Section):
@@ -209,6 +290,20 @@ class SamplingSection(Section):
     temperature: float = Field(default=0.0, ge=0)
     max_tokens: Positive = 2048
     logprobs: bool = False
+
+
+class DeterminismSection(Section):
+    """Whether each session tests first that its servers repeat themselves. A bare word is the mode with everything
+    else as below."""
+
+    mode: Annotated[
+        Literal["off", "measure", "required"], BeforeValidator(lambda value: "off" if value is False else value)
+    ] = "off"
+    """measure: what was found is recorded. required: where something differs, nothing is run."""
+    prompts: Positive = 16
+    """Openings of so many tasks, the study's own first, are asked; fewer where the set holds fewer."""
+    tokens: Positive = 64
+    """Length at which a reply is cut: differences after that are not seen."""
 
 
 class RunLimits(Section):
@@ -236,6 +331,20 @@ class LimitsSection(Section):
     run: RunLimits = RunLimits()
 
 
+class RatesSection(Section):
+    """What `run --dry-run` assumes. Nothing here changes what is run. None: not stated."""
+
+    calls_per_rollout: float | None = Field(default=None, gt=0)
+    """Mean length of a base."""
+    input_tokens_per_call: float | None = Field(default=None, gt=0)
+    output_tokens_per_call: float | None = Field(default=None, gt=0)
+    input_tokens_per_second: float | None = Field(default=None, gt=0)
+    """Prompt tokens that the serving machine reads, all requests together, those served from a cache included."""
+    output_tokens_per_second: float | None = Field(default=None, gt=0)
+    image_bytes: float | None = Field(default=None, gt=0)
+    """Disk that one more task image takes."""
+
+
 class Study(Section):
     """One study: everything that decides what is run."""
 
@@ -254,9 +363,12 @@ class Study(Section):
     dialect: Literal["tool_call", "text"] = "tool_call"
     sampling: SamplingSection = SamplingSection()
     limits: LimitsSection = LimitsSection()
+    determinism: Annotated[DeterminismSection, _named("mode")] = DeterminismSection()
+    grading: GradingSection = GradingSection()
     workers: Positive = 4
     retries: Annotated[int, Field(ge=0)] = 2
     """Further attempts at a cell that infrastructure ended."""
+    rates: RatesSection = RatesSection()
 
     @model_validator(mode="after")
     def _directions_name_models(self) -> "Study":
@@ -267,8 +379,35 @@ class Study(Section):
                     raise ValueError(f"direction {label!r} names model {model!r}, which is not among models: {known}")
         return self
 
+    @model_validator(mode="after")
+    def _imported_models_are_not_asked(self) -> "Study":
+        for label, direction in self.directions.items():
+            asked = {"swap": direction.swap} | ({"control": direction.base} if "control" in self.arms else {})
+            for arm, model in asked.items():
+                if model in self.imported:
+                    raise ValueError(
+                        f"arm {arm!r} of direction {label!r} asks {model!r}, which is imported and cannot be asked; "
+                        + ("set `arms: [swap]`, or " if arm == "control" else "")
+                        + "give it a live client"
+                    )
+        return self
 
-OPERATIONAL = ("workers", "retries", "limits.run", "forks.snapshot_bytes", "sandbox.pool", "sandbox.pull_seconds")
+    @property
+    def imported(self) -> frozenset[str]:
+        """Models that cannot be asked."""
+        return frozenset(name for name, model in self.models.items() if isinstance(model, ImportedModel))
+
+
+OPERATIONAL = (
+    "workers",
+    "retries",
+    "limits.run",
+    "forks.snapshot_bytes",
+    "sandbox.pool",
+    "sandbox.pull_seconds",
+    "rates",
+    "determinism",
+)
 """Keys that may differ between two sessions of one run: they change when work is done, not what is done."""
 
 OPERATIONAL_OF_A_MODEL = (
@@ -303,7 +442,18 @@ def validate(content: Mapping[str, Any], where: str) -> Study:
     try:
         return Study.model_validate(content)
     except ValidationError as error:
-        raise ConfigError(f"{where}: {_explain(error)}") from None
+        raise ConfigError(f"{where}: {explain(error, Study)}") from None
+
+
+def load_tasks_section(content: Mapping[str, Any], overrides: Sequence[str] = ()) -> TasksSection:
+    """A section `tasks` of its own, with `key=value` overrides of its keys applied."""
+    changed = dict(content)
+    for override in overrides:
+        _apply(changed, override)
+    try:
+        return TasksSection.model_validate(changed)
+    except ValidationError as error:
+        raise ConfigError(explain(error, TasksSection)) from None
 
 
 def _find(source: str) -> Path:
@@ -311,8 +461,14 @@ def _find(source: str) -> Path:
     for path in (Path(source), named):
         if path.is_file():
             return path
-    known = sorted(path.stem for path in bundled("configs").glob("*.yaml"))
-    raise ConfigError(f"no study file {source!r}; bundled studies: {', '.join(known)}")
+    raise ConfigError(f"no study file {source!r}; bundled studies: {', '.join(bundled_studies())}")
+
+
+def bundled_studies() -> list[str]:
+    """Names of the studies that ship."""
+    root = bundled("configs")
+    found = (path.relative_to(root).with_suffix("") for path in root.rglob("*.yaml"))
+    return sorted(path.as_posix() for path in found if path.parts[0] != "models")
 
 
 def _apply(content: dict[str, Any], override: str) -> None:
@@ -333,12 +489,13 @@ def _apply(content: dict[str, Any], override: str) -> None:
         raise ConfigError(f"override {override!r}: {text!r} is not valid YAML") from None
 
 
-def _explain(error: ValidationError) -> str:
+def explain(error: ValidationError, root: type[Section]) -> str:
+    """The first fault of what was to become a `root`: its key, and what to do."""
     first = error.errors(include_url=False)[0]
     location = [part for part in first["loc"] if not str(part).startswith("function-")]
-    key = ".".join(str(part) for part in location if part not in ("simulated", "scripted", "openai"))
+    key = ".".join(str(part) for part in location if part not in _CLIENTS)
     if first["type"] == "extra_forbidden":
-        return f"unknown key `{key}`{_nearest(str(location[-1]), _keys_at(location[:-1]))}"
+        return f"unknown key `{key}`{_nearest(str(location[-1]), _keys_at(location[:-1], root))}"
     if first["type"] == "missing":
         return f"`{key}` is missing"
     message = first["msg"].removeprefix("Value error, ")
@@ -352,9 +509,9 @@ def _nearest(word: str, known: Sequence[str]) -> str:
     return f"; did you mean `{close[0]}`?" if close else f"; known here: {', '.join(known)}"
 
 
-def _keys_at(location: Sequence[Any]) -> list[str]:
-    """The keys that the section at `location` knows."""
-    section: Any = Study
+def _keys_at(location: Sequence[Any], root: type[Section]) -> list[str]:
+    """The keys that the section at `location` of a `root` knows."""
+    section: Any = root
     for part in location:
         section = _descend(section, part)
     return list(section.model_fields) if isinstance(section, type) and issubclass(section, Section) else []

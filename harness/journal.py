@@ -3,9 +3,11 @@
     RUN/
       study.yaml        the study as resolved
       manifest.json     what made this run: versions, commit, machine, one entry a session
+      tasks.jsonl       the study's tasks as it takes them: the run is read without the data set that they came from
       records/*.jsonl   one whole record a line; each session of the driver writes a file of its own
       scratch/          steps of rollouts under way, for `status` and `show`; not part of the result
       blobs/            snapshots of sandboxes by content address (see `snapshots`); without them forks re-execute
+      scores/           teacher-forced scores of the run's steps, a file a scoring model, one whole score a line
       export/           canonical export
 
 A line that lacks its newline at the end of a file was torn by a kill: it is not a record, and its cell is owed.
@@ -17,7 +19,7 @@ import fcntl
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +29,19 @@ from urllib.parse import quote, unquote
 from pydantic import ValidationError
 
 from harness.errors import JournalError
-from harness.record import ANY_RECORD, SCHEMA_VERSION, AnyRecord, Branch, Failure, Step, Trajectory, canonical_json
+from harness.record import (
+    ANY_RECORD,
+    SCHEMA_VERSION,
+    AnyRecord,
+    Branch,
+    Failure,
+    Regrade,
+    Score,
+    Step,
+    Task,
+    Trajectory,
+    canonical_json,
+)
 
 PART = ".part"
 """Ends the name of a file that is being written; what bears it when a session begins was left by a kill."""
@@ -40,6 +54,8 @@ class Records:
     bases: dict[str, Trajectory] = field(default_factory=dict)
     branches: dict[str, Branch] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
+    regrades: dict[str, Regrade] = field(default_factory=dict)
+    """Further gradings of finished cells."""
     torn: list[str] = field(default_factory=list)
     """Files whose last line was torn by a kill."""
 
@@ -49,7 +65,8 @@ class Records:
 
     def calls(self) -> int:
         """Model calls made so far, those of failed attempts included."""
-        kept: list[AnyRecord] = [*self.bases.values(), *self.branches.values(), *self.failures]
+        bases = [base for base in self.bases.values() if base.source is None]  # imported ones called nobody
+        kept: list[Trajectory | Branch | Failure] = [*bases, *self.branches.values(), *self.failures]
         return sum(len(record.steps) for record in kept)
 
 
@@ -60,9 +77,11 @@ class RunFolder:
         self.path = path
         self.study_file = path / "study.yaml"
         self.manifest_file = path / "manifest.json"
+        self.tasks_file = path / "tasks.jsonl"
         self.records_folder = path / "records"
         self.scratch_folder = path / "scratch"
         self.blobs_folder = path / "blobs"
+        self.scores_folder = path / "scores"
         self.export_folder = path / "export"
 
     def exists(self) -> bool:
@@ -85,6 +104,16 @@ class RunFolder:
             raise JournalError(f"{self.manifest_file}: schema is not {SCHEMA_VERSION}; use the version that made it")
         return content
 
+    def tasks(self) -> list[Task] | None:
+        """The study's tasks, in its order; None where they were not kept."""
+        if not self.tasks_file.is_file():
+            return None
+        lines = self.tasks_file.read_text(encoding="utf-8").splitlines()
+        try:
+            return [Task.model_validate_json(line) for line in lines]
+        except ValidationError as error:
+            raise JournalError(f"{self.tasks_file}: not a list of tasks: {error.errors()[0]['msg']}") from None
+
     def records(self) -> Records:
         """Everything written so far."""
         found = Records()
@@ -92,6 +121,15 @@ class RunFolder:
             for record in _read_file(path, found):
                 _add(found, record, path)
         return found
+
+    def scores(self, model: str) -> list[Score]:
+        """What `model` (the study's name) gave the steps of this run, in the order written; a torn tail left out."""
+        path = self.scores_file(model)
+        return list(_read_scores(path)) if path.exists() else []
+
+    def scores_file(self, model: str) -> Path:
+        """Where the scores by `model` are kept."""
+        return self.scores_folder / f"{model}.jsonl"
 
     def rollouts_under_way(self) -> dict[str, list[Step]]:
         """Cell id -> steps so far, of rollouts that have no record yet."""
@@ -112,7 +150,7 @@ class RunFolder:
         finished: dict[str, Trajectory | Branch] = {**records.bases, **records.branches}
         lines = [canonical_json(finished[cell_id]) + "\n" for cell_id in sorted(finished)]
         path = self.export_folder / "canonical.jsonl"
-        _write_whole(path, "".join(lines))
+        write_whole(path, "".join(lines))
         return path
 
 
@@ -134,12 +172,22 @@ def _add(found: Records, record: AnyRecord, path: Path) -> None:
     if isinstance(record, Failure):
         found.failures.append(record)
         return
-    if record.id in found.bases or record.id in found.branches:
+    if record.id in found.bases or record.id in found.branches or record.id in found.regrades:
         raise JournalError(f"{path}: {record.id} is recorded twice; keep one of the two lines")
     if isinstance(record, Trajectory):
         found.bases[record.id] = record
+    elif isinstance(record, Regrade):
+        found.regrades[record.id] = record
     else:
         found.branches[record.id] = record
+
+
+def _read_scores(path: Path) -> Iterator[Score]:
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):  # what follows the last newline is torn
+        try:
+            yield Score.model_validate_json(line)
+        except ValidationError:
+            raise JournalError(f"{path}:{number}: not a score; remove the file to score again") from None
 
 
 def _read_steps(path: Path) -> list[Step]:
@@ -147,7 +195,8 @@ def _read_steps(path: Path) -> list[Step]:
     return [Step.model_validate_json(line) for line in lines[:-1]]  # what follows the last newline is torn
 
 
-def _write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
+    """Write `text` to `path`, whole or not at all; folders are made."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(path.name + PART)
     aside.write_text(text, encoding="utf-8")
@@ -189,8 +238,12 @@ class Journal:
 
     def start_session(self, study_yaml: str, manifest: dict[str, Any]) -> None:
         """Write the resolved study and the manifest, each whole or not at all."""
-        _write_whole(self.folder.manifest_file, json.dumps(manifest, indent=2, sort_keys=True) + "\n")
-        _write_whole(self.folder.study_file, study_yaml)
+        write_whole(self.folder.manifest_file, json.dumps(manifest, indent=2, sort_keys=True) + "\n")
+        write_whole(self.folder.study_file, study_yaml)
+
+    def keep_tasks(self, tasks: Iterable[Task]) -> None:
+        """Write the study's tasks, whole or not at all."""
+        write_whole(self.folder.tasks_file, "".join(task.model_dump_json() + "\n" for task in tasks))
 
     def append(self, record: AnyRecord) -> None:
         """Write one whole record durably, then drop its scratch."""
@@ -237,6 +290,37 @@ class StepLog:
         line = step.model_dump_json().encode("utf-8") + b"\n"  # first: a failure row must be able to hold it
         self.steps.append(step)
         _write_all(self._file, line)
+
+
+class ScoreLog:
+    """The one writer of a file of scores. Use as a context manager; a second writer is refused.
+
+    Scores can be computed again, so a last line that was torn by a kill is cut off, not kept.
+    """
+
+    def __init__(self, folder: RunFolder, model: str) -> None:
+        self._path = folder.scores_file(model)
+        self._file = -1
+
+    def __enter__(self) -> "ScoreLog":
+        self._path.parent.mkdir(exist_ok=True)
+        self._file = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o644)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._file)
+            raise JournalError(f"{self._path}: another `forkroll score` is at work; wait for it or end it") from None
+        os.ftruncate(self._file, self._path.read_bytes().rfind(b"\n") + 1)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._file)
+
+    def append(self, score: Score) -> None:
+        """Write one whole score durably."""
+        _write_durably(self._file, score.model_dump_json().encode("utf-8") + b"\n")
 
 
 def _write_durably(file: int, line: bytes) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.config import OpenAIModel, Study
+from harness.config import OpenAIModel, SimulatedModel, Study
 from harness.errors import ConfigError, ContextOverflow, ModelError
 from harness.model.patience import Refused
 from harness.model.protocol import Sampling
@@ -16,6 +16,7 @@ from harness.record import Task
 from harness.scaffold.protocol import Scaffold
 
 if TYPE_CHECKING:
+    from harness.clients import Spoken
     from harness.model.openai import OpenAIClient, Served
 
 COUNTED = 8
@@ -26,15 +27,12 @@ TEMPLATE = 2048
 """Tokens that no chat template puts around an opening and the schema of its tools."""
 
 
-def check_models(
-    study: Study, tasks: Sequence[Task], scaffold: Scaffold, clients: Mapping[str, "OpenAIClient"]
-) -> list[str]:
-    """Raises ConfigError for a model of `clients` that cannot do its part; what could not be checked, a line each."""
+def check_models(study: Study, tasks: Sequence[Task], scaffold: Scaffold, spoken: "Mapping[str, Spoken]") -> list[str]:
+    """Raises ConfigError for a model that cannot do its part; what could not be checked, one line each."""
     notes: list[str] = []
-    for name, model in study.models.items():
-        client = clients.get(name)
-        if isinstance(model, OpenAIModel) and client is not None:
-            check = _Check(name, model, client, study.sampling.max_tokens, tasks, scaffold)
+    for name, one in spoken.items():
+        if not isinstance(study.models[name], SimulatedModel):  # those are ours
+            check = _Check(name, one.address, one.client, study.sampling.max_tokens, tasks, scaffold)
             notes += [f"model {name!r}: {note}" for note in check.notes()]
     return notes
 

@@ -6,22 +6,26 @@ Nothing here writes to the run folder's records.
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.assemble import open_models, open_provider, open_scaffold, open_tasks, select_tasks, stage_of
+from harness.assemble import open_provider, open_scaffold, open_tasks, stage_of
 from harness.branch import BaseCell, BranchCell, Stage, with_environment
+from harness.clients import open_models
 from harness.errors import UsageError
 from harness.fork import re_execute, start_of
+from harness.importers.continuing import logged_scaffold
 from harness.journal import Records
 from harness.loop import NOTHING_YET, Continuation, rollout
 from harness.preflight import check_models
-from harness.record import Branch, PrefixCheck, Step, Task, Trajectory
+from harness.record import Branch, Step, Task, Trajectory
 from harness.routing import Always, policy_for
 from harness.run import OpenRun, open_run
 from harness.sandbox.protocol import Sandbox
-from harness.score import score
-from harness.show import printable, step_line
+from harness.scaffold.protocol import Scaffold
+from harness.score import score, what_is_graded
+from harness.show import fidelity, printable, step_line
 from harness.sweep import plan_bases, plan_branches
 
 Say = Callable[[str], None]
@@ -69,9 +73,9 @@ def shell(folder: Path, name: str, *, allow_unsandboxed: bool, say: Say) -> int:
     """A shell in a sandbox brought to the point that `name` says; its exit code."""
     opened = open_run(folder)
     place = find_place(name, opened.records)
-    tasks = open_tasks(opened.study.tasks.set)
+    tasks = open_tasks(opened.study)
     task = _task(place.record.task_id, opened)
-    image = with_environment(tasks.image(task), open_scaffold(opened.study).environment)
+    image = with_environment(tasks.image(task), _scaffold(place.path, opened).environment)
     scratch = folder.absolute() / "sandboxes"
     with (
         open_provider(opened.study, scratch, allow_unsandboxed=allow_unsandboxed) as sandboxes,
@@ -82,23 +86,18 @@ def shell(folder: Path, name: str, *, allow_unsandboxed: bool, say: Say) -> int:
         return enter(sandbox)
 
 
+def _scaffold(path: Trajectory, opened: OpenRun) -> Scaffold:
+    return open_scaffold(opened.study) if path.source is None else logged_scaffold(path.source)
+
+
 def enter(sandbox: Sandbox) -> int:
     """An interactive bash inside, on this terminal; its exit code."""
     sys.stdout.flush()
     return subprocess.call(sandbox.shell_argv())
 
 
-def fidelity(check: PrefixCheck) -> str:
-    """What re-executing the prefix showed, in a line."""
-    return (
-        f"prefix: {check.exit_codes_equal}/{check.actions} exit codes, {check.outputs_equal}/{check.actions} outputs, "
-        f"{check.states_equal}/{check.states} states equal"
-    )
-
-
 def _task(task_id: str, opened: OpenRun) -> Task:
-    tasks = select_tasks(opened.study, open_tasks(opened.study.tasks.set))
-    return next(task for task in tasks if task.instance_id == task_id)
+    return next(task for task in opened.tasks if task.instance_id == task_id)
 
 
 def rerun(folder: Path, cell_id: str, *, keep_sandbox: bool, allow_unsandboxed: bool, say: Say) -> int:
@@ -107,34 +106,38 @@ def rerun(folder: Path, cell_id: str, *, keep_sandbox: bool, allow_unsandboxed: 
     Returns 0 when steps and outcome equal the record (or there is none yet), 1 when they differ.
     """
     opened = open_run(folder)
+    if cell_id in opened.records.bases and opened.records.bases[cell_id].source is not None:
+        raise UsageError(f"{cell_id} was imported; it was never run here. Its branches can be run again")
     cell = _cell(cell_id, opened)
-    tasks = open_tasks(opened.study.tasks.set)
+    tasks = open_tasks(opened.study)
     scratch = folder.absolute() / "sandboxes"
     with (
+        closing(tasks),
         open_provider(opened.study, scratch, allow_unsandboxed=allow_unsandboxed) as sandboxes,
         open_models(opened.study) as models,
     ):
         agent = cell.arm.agent if isinstance(cell, BranchCell) else cell.agent
-        asked = {name: client for name, client in models.spoken.items() if name == agent}
+        asked = {name: one for name, one in models.spoken.items() if name == agent}
         for note in (*models.notes(), *check_models(opened.study, [cell.task], open_scaffold(opened.study), asked)):
             say(f"note: {note}")
-        stage = stage_of(opened.study, tasks, sandboxes.provider, models.clients)
+        stage = stage_of(opened.study, tasks, sandboxes.provider, models.clients, grading=sandboxes.grading)
+        stage = stage.for_base(cell.base) if isinstance(cell, BranchCell) else stage
         with stage.provider.start(stage.image(cell.task)) as sandbox:
             done = _roll(cell, stage, sandbox, say)
             patch = sandbox.working_diff(cell.task.base_commit)
             if keep_sandbox:
                 say("the sandbox is kept until this shell ends")
                 enter(sandbox)
-        outcome = score(cell.task, patch, tasks, stage.provider)
+        graded = what_is_graded(opened.study.grading.of, done.submission, patch)
+        outcome = score(cell.task, graded, tasks, stage.grading_provider or stage.provider)
     say(f"{done.stop.value}, {outcome.status}" + (f" ({printable(outcome.detail)})" if outcome.detail else ""))
     return _compare(cell_id, opened, done.steps, outcome.status, say)
 
 
 def _cell(cell_id: str, opened: OpenRun) -> BaseCell | BranchCell:
-    tasks = select_tasks(opened.study, open_tasks(opened.study.tasks.set))
     cells: list[BaseCell | BranchCell] = [
-        *plan_bases(opened.study, tasks),
-        *plan_branches(opened.study, tasks, opened.records.bases),
+        *plan_bases(opened.study, opened.tasks),
+        *plan_branches(opened.study, opened.tasks, opened.records.bases),
     ]
     found = next((cell for cell in cells if cell.id == cell_id), None)
     if found is None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from harness.config import Study
 from harness.errors import UsageError
 from harness.journal import Records, RunFolder
-from harness.record import Branch, Exit, Observation, Step, Trajectory
+from harness.record import Branch, Ending, Exit, Observation, PrefixCheck, Step, Trajectory
 
 _COMMAND_WIDTH = 76
 
@@ -31,7 +31,7 @@ def status_lines(folder: RunFolder, records: Records, owed: Sequence[str], unpla
     for title, finished in (("bases", bases), ("branches", branches)):
         endings = [record.ending for record in finished]
         stops = Counter(ending.stop.value for ending in endings)
-        outcomes = Counter(str(ending.outcome.status) for ending in endings)
+        outcomes = Counter(_outcome(ending) for ending in endings)
         if finished:
             lines.append(f"  {title}: {_counts(stops)}; {_counts(outcomes)}")
     lines += _failure_lines(records, owed)
@@ -40,6 +40,12 @@ def status_lines(folder: RunFolder, records: Records, owed: Sequence[str], unpla
     lines += [f"  torn last line, run again on resume: records/{name}" for name in records.torn]
     lines += [f"  recorded but not in the plan: {cell_id}" for cell_id in unplanned]
     return lines
+
+
+def _outcome(ending: Ending) -> str:
+    """Unresolved in each of its ways; else the status."""
+    status, reason = ending.outcome.status, ending.outcome.reason
+    return f"{status} ({reason.value})" if status == "unresolved" and reason is not None else status
 
 
 def _counts(counter: Mapping[str, int]) -> str:
@@ -51,7 +57,7 @@ def _failure_lines(records: Records, owed: Sequence[str]) -> Iterator[str]:
         yield "  failed attempts: 0"
         return
     sides = Counter(failure.side for failure in records.failures)
-    lost = {failure.id for failure in records.failures} - records.finished()
+    lost = {failure.id for failure in records.failures} - records.finished() - set(records.regrades)
     yield f"  failed attempts: {len(records.failures)} ({_counts(sides)}); cells still without a record: {len(lost)}"
     last = {failure.id: failure for failure in records.failures}
     for cell_id in sorted(lost):
@@ -106,12 +112,17 @@ def _fork_lines(branches: Sequence[Branch]) -> Iterator[str]:
 def _branch_lines(branch: Branch) -> list[str]:
     check = branch.prefix
     fork = f"forked from {branch.fork.base_id} at step {branch.fork.step} ({branch.fork.rule} {branch.fork.depth})"
-    fidelity = (
-        f"prefix: {check.exit_codes_equal}/{check.actions} exit codes, {check.outputs_equal}/{check.actions} outputs, "
+    head = [f"{branch.id}  {branch.arm.name} by {branch.arm.agent}: {_summary(branch)}", fork, fidelity(check)]
+    return head + [f"o {step_line(step)}" for step in branch.steps]
+
+
+def fidelity(check: PrefixCheck) -> str:
+    """What re-executing the prefix showed, in a line; what the base does not say is in no denominator."""
+    exits, outputs = check.actions - check.exit_codes_unknown, check.actions - check.outputs_unknown
+    return (
+        f"prefix: {check.exit_codes_equal}/{exits} exit codes, {check.outputs_equal}/{outputs} outputs, "
         f"{check.states_equal}/{check.states} states equal"
     )
-    head = [f"{branch.id}  {branch.arm.name} by {branch.arm.agent}: {_summary(branch)}", fork, fidelity]
-    return head + [f"o {step_line(step)}" for step in branch.steps]
 
 
 def step_line(step: Step) -> str:

@@ -11,17 +11,20 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from typing import TypeVar
 
-from harness.branch import BaseCell, BranchCell, Stage, run_base, run_branch
+from harness.branch import BaseCell, BranchCell, Stage, run_base, run_branch, run_grading
 from harness.config import Study
-from harness.errors import RolloutError
+from harness.errors import NotRecorded, RolloutError
 from harness.fork import fork_points
+from harness.gradings import GradeCell
 from harness.journal import Journal, Records
-from harness.record import Arm, Branch, Failure, ForkPoint, Provenance, Step, Stop, Task, Trajectory, seed_for
+from harness.record import Arm, Branch, Failure, ForkPoint, Provenance, Regrade, Step, Stop, Task, Trajectory, seed_for
 from harness.snapshots import SnapshotStore
 
 Cell = TypeVar("Cell", BaseCell, BranchCell)
+AnyCell = BaseCell | BranchCell | GradeCell
 
 FAILURES_IN_A_ROW = 12
 """So many cells lost one after another, and the run stops: what serves them all is probably down."""
@@ -33,13 +36,23 @@ def base_id(task: Task, agent: str) -> str:
 
 
 def plan_bases(study: Study, tasks: Sequence[Task]) -> list[BaseCell]:
-    """One base a task and base model, whatever number of directions share it."""
-    agents = dict.fromkeys(direction.base for direction in study.directions.values())
+    """One base a task and base model, whatever number of directions share it; imported ones are not run."""
+    agents = [agent for agent in base_agents(study) if agent not in study.imported]
     return [
         BaseCell(base_id(task, agent), task, agent, seed_for(study.seed, "base", base_id(task, agent)))
         for task in tasks
         for agent in agents
     ]
+
+
+def base_agents(study: Study) -> list[str]:
+    """The models that bases are of, in the study's order."""
+    return list(dict.fromkeys(direction.base for direction in study.directions.values()))
+
+
+def imported_bases(study: Study, tasks: Sequence[Task]) -> list[str]:
+    """Ids of the bases that are to be imported: those of models that cannot be asked."""
+    return [base_id(task, agent) for task in tasks for agent in base_agents(study) if agent in study.imported]
 
 
 def plan_branches(study: Study, tasks: Sequence[Task], bases: Mapping[str, Trajectory]) -> list[BranchCell]:
@@ -187,10 +200,25 @@ def run(
     return tallies
 
 
+def run_gradings(cells: Sequence[GradeCell], stage: Stage, journal: Journal, brakes: Brakes, watch: Watch) -> Tally:
+    """Grade finished cells again."""
+    attempts = Counter(failure.id for failure in journal.folder.records().failures)
+    return _Runner(stage, journal, brakes, attempts).run_phase("gradings", cells, watch)
+
+
 def owed(cells: Iterable[Cell], records: Records) -> list[Cell]:
     """The cells that have no record yet."""
     finished = records.finished()
     return [cell for cell in cells if cell.id not in finished]
+
+
+class _Fate(Enum):
+    """What became of an attempt at a cell, or of all attempts."""
+
+    KEPT = auto()
+    FAILED = auto()
+    HOPELESS = auto()
+    """Failed, and another attempt would fail alike."""
 
 
 class _Runner:
@@ -202,7 +230,7 @@ class _Runner:
         self._lock = threading.Lock()
         self._broken: Exception | None = None
 
-    def run_phase(self, phase: str, cells: Sequence[BaseCell] | Sequence[BranchCell], watch: Watch) -> Tally:
+    def run_phase(self, phase: str, cells: Sequence[AnyCell], watch: Watch) -> Tally:
         """Run `cells` until they are done or the brakes say why not."""
         tally = Tally(phase, len(cells))
         watch(tally)
@@ -219,37 +247,38 @@ class _Runner:
             raise self._broken
         return tally
 
-    def _work(self, waiting: Iterator[BaseCell | BranchCell], tally: Tally) -> None:
+    def _work(self, waiting: Iterator[AnyCell], tally: Tally) -> None:
         try:
             self._work_off(waiting, tally)
         except Exception as error:  # the journal itself cannot be written: nothing more may run
             self._broken = error
             self._brakes.requested.set()
 
-    def _work_off(self, waiting: Iterator[BaseCell | BranchCell], tally: Tally) -> None:
+    def _work_off(self, waiting: Iterator[AnyCell], tally: Tally) -> None:
         while (cell := self._next(waiting, tally)) is not None:
-            kept = self._keep_trying(cell, tally)
+            fate = self._keep_trying(cell, tally)
             with self._lock:
-                tally.done += kept
-                tally.lost += not kept
-                self._brakes.failures_in_a_row = 0 if kept else self._brakes.failures_in_a_row + 1
+                tally.done += fate is _Fate.KEPT
+                tally.lost += fate is not _Fate.KEPT
+                if fate is not _Fate.HOPELESS:  # what was never recorded says nothing about the next cell
+                    kept = fate is _Fate.KEPT
+                    self._brakes.failures_in_a_row = 0 if kept else self._brakes.failures_in_a_row + 1
 
-    def _next(self, waiting: Iterator[BaseCell | BranchCell], tally: Tally) -> BaseCell | BranchCell | None:
+    def _next(self, waiting: Iterator[AnyCell], tally: Tally) -> AnyCell | None:
         with self._lock:
             cell = next(waiting, None)
             reason = self._brakes.reason() if cell is not None else None
             tally.stopped = tally.stopped or reason
             return cell if reason is None else None
 
-    def _keep_trying(self, cell: BaseCell | BranchCell, tally: Tally) -> bool:
+    def _keep_trying(self, cell: AnyCell, tally: Tally) -> _Fate:
         for _ in range(self._stage.study.retries + 1):
-            if self._attempt(cell, tally):
-                return True
-            if self._brakes.requested.is_set():
-                return False
-        return False
+            fate = self._attempt(cell, tally)
+            if fate is not _Fate.FAILED or self._brakes.requested.is_set():
+                return fate
+        return _Fate.FAILED
 
-    def _attempt(self, cell: BaseCell | BranchCell, tally: Tally) -> bool:
+    def _attempt(self, cell: AnyCell, tally: Tally) -> _Fate:
         self._attempts[cell.id] += 1
         attempt = self._attempts[cell.id]
         with self._journal.steps_of(cell.id) as log:
@@ -260,24 +289,28 @@ class _Runner:
                     tally.calls += 1
                     self._brakes.calls += 1
 
-            record: Trajectory | Branch | Failure
+            record: Trajectory | Branch | Regrade | Failure
+            fate = _Fate.KEPT
             try:
                 record = _run_cell(cell, self._stage, on_step, attempt)
             except Exception as error:  # a failure of any kind is a row, never a lost run
                 record = _failure(cell.id, error, log.steps, attempt)
+                fate = _Fate.HOPELESS if isinstance(error, NotRecorded) else _Fate.FAILED
         self._journal.append(record)
         with self._lock:
             if isinstance(record, Failure):
                 tally.failures[record.side] += 1
                 self._brakes.last_failure = f"{record.side}: {' '.join(record.message.split())}"
-            else:
+            elif not isinstance(record, Regrade):
                 self._brakes.hear(record)
-        return not isinstance(record, Failure)
+        return fate
 
 
 def _run_cell(
-    cell: BaseCell | BranchCell, stage: Stage, on_step: Callable[[Step], None], attempt: int
-) -> Trajectory | Branch:
+    cell: AnyCell, stage: Stage, on_step: Callable[[Step], None], attempt: int
+) -> Trajectory | Branch | Regrade:
+    if isinstance(cell, GradeCell):
+        return run_grading(cell, stage, attempt)
     if isinstance(cell, BaseCell):
         return run_base(cell, stage, on_step, attempt)
     return run_branch(cell, stage, on_step, attempt)

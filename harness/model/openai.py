@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.errors import ContextOverflow, ModelError
+from harness.model import scoring
 from harness.model.gate import Gate
 from harness.model.keys import Key
 from harness.model.ledger import Ledger
 from harness.model.patience import Attempts, Passing, Patience, Trouble
-from harness.model.protocol import Completion, Message, Sampling
-from harness.model.reading import as_logprob, read_completion
+from harness.model.protocol import Completion, Message, Said, Sampling, Scored
+from harness.model.reading import read_completion
 from harness.model.refusals import object_in
 from harness.model.request import RequestForm
 from harness.model.transport import Transport
@@ -111,41 +112,23 @@ class OpenAIClient:
 
     def prompt_tokens(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> int | None:
         """Tokens of the prompt as the server's chat template makes it; None where the server does not count."""
-        chat: dict[str, Any] = {"model": self._model, "messages": self._form.messages(messages)}
-        if tools:
-            chat["tools"] = list(tools)
-        if self._form.chat_template_kwargs:
-            chat["chat_template_kwargs"] = dict(self._form.chat_template_kwargs)
+        chat = {**self._form.prompt(messages, tools), "model": self._model, "add_generation_prompt": True}
         try:
-            return len(self._tokenize({**chat, "add_generation_prompt": True})) or None
+            tokens = self._post("/tokenize", chat).get("tokens")
         except ContextOverflow:
             raise
-        except (ModelError, TypeError, ValueError):  # there is no /tokenize, or it is another one
+        except ModelError:
             return None
+        return len(tokens) or None if isinstance(tokens, list) else None
 
-    def score(
-        self,
-        messages: Sequence[Message],
-        continuation: str,
-        action: str,
-        *,
-        tools: Sequence[Mapping[str, Any]],
-    ) -> float | None:
-        """Teacher forcing by `prompt_logprobs`; None where the server gives a sentinel instead of a number."""
-        chat = {"model": self._model, "messages": list(messages), "tools": list(tools), "add_generation_prompt": True}
-        spans = [self._tokenize(chat)]
-        spans += [self._tokenize({"model": self._model, "prompt": text}) for text in (continuation, action) if text]
-        prompt = [token for span in spans for token in span]
-        body = {"model": self._model, "prompt": prompt, "max_tokens": 1, "prompt_logprobs": 0}
-        answer = self._request("POST", "/completions", body)
-        scores = answer["choices"][0].get("prompt_logprobs") or answer.get("prompt_logprobs") or []
-        return _sum_scores(scores, prompt, len(spans[-1]))
+    def score(self, messages: Sequence[Message], said: Said, *, tools: Sequence[Mapping[str, Any]]) -> Scored:
+        """Teacher forcing by `prompt_logprobs`."""
+        return scoring.score(self._post, self._model, self._form.prompt(messages, tools), said)
 
-    def _tokenize(self, body: Mapping[str, Any]) -> list[int]:
-        # vLLM serves /tokenize beside /v1, not below it.
-        root = self._base_url.removesuffix("/v1")
-        tokens = self._request("POST", "/tokenize", body, root=root).get("tokens", [])
-        return [int(token) for token in tokens]
+    def _post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        # vLLM serves /tokenize and /detokenize beside /v1, not below it.
+        root = self._base_url.removesuffix("/v1") if path.endswith("tokenize") else ""
+        return self._request("POST", path, body, root=root)
 
     def _request(self, method: str, path: str, body: Mapping[str, Any] | None, root: str = "") -> dict[str, Any]:
         """One request without retries, for what is asked once."""
@@ -179,16 +162,3 @@ def _context_of(entry: Mapping[str, Any]) -> int | None:
     named = [entry.get("max_model_len"), entry.get("context_length"), entry.get("context_window")]
     named += [meta.get("n_ctx")] if isinstance(meta, dict) else []
     return next((value for value in named if isinstance(value, int) and value > 0), None)
-
-
-def _sum_scores(scores: Sequence[Any], prompt: Sequence[int], count: int) -> float | None:
-    """Sum over the last `count` tokens of `prompt`; None unless every one has a number."""
-    if len(scores) != len(prompt):
-        return None
-    total = 0.0
-    for entry, token in zip(scores[-count:], prompt[-count:], strict=True):
-        value = as_logprob(((entry or {}).get(str(token)) or {}).get("logprob"))
-        if value is None:
-            return None
-        total += value
-    return total

@@ -5,13 +5,13 @@ An answer without a message, or with one whose text or calls are of another kind
 of the right kind (counts, log-probabilities, ids) are unknown, never guessed.
 """
 
-import hashlib
 import json
 import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from harness.model.digest import digest_of_ids
 from harness.model.patience import Malformed
 from harness.model.protocol import Completion
 from harness.record import Tokens, ToolCall, Usage, clean_text
@@ -33,7 +33,7 @@ def read_completion(answer: Mapping[str, Any]) -> Completion:
         model=clean_text(str(answer.get("model") or "")),
         reasoning=_optional_text(message.get("reasoning_content")) or _optional_text(message.get("reasoning")),
         tokens=_read_tokens(choice, None if calls else text),
-        prompt_digest=_digest_of_ids(answer.get("prompt_token_ids") or choice.get("prompt_token_ids")),
+        prompt_digest=digest_of_ids(_ids(answer.get("prompt_token_ids") or choice.get("prompt_token_ids"))),
         propensity=as_number(_object(choice.get("forkroll")).get("propensity")),
         cached_prompt_tokens=_count(_object(usage.get("prompt_tokens_details")).get("cached_tokens")),
         server_epoch=_optional_text(answer.get("system_fingerprint")),
@@ -152,11 +152,6 @@ def _ids(value: object) -> tuple[int, ...] | None:
     if not isinstance(value, list) or not all(_count(item) is not None for item in value):
         return None
     return tuple(value)
-
-
-def _digest_of_ids(value: object) -> str | None:
-    ids = _ids(value)
-    return None if not ids else hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()
 
 
 def _object(value: object) -> Mapping[str, Any]:

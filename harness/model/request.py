@@ -41,19 +41,24 @@ class RequestForm:
         """What is posted."""
         body: dict[str, Any] = {
             **self.extra_body,
+            **self.prompt(messages, tools),
             "model": model,
-            "messages": self.messages(messages),
             "temperature": sampling.temperature,
             self.max_tokens_key: sampling.max_tokens,
             "seed": seed,
         }
-        if tools:
-            body["tools"] = list(tools)
         if sampling.logprobs:
             body |= {"logprobs": True, "return_token_ids": True}
+        return {key: value for key, value in body.items() if key not in self.omit}
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """The part of a body that the server's chat template reads."""
+        body: dict[str, Any] = {"messages": self.messages(messages)}
+        if tools:
+            body["tools"] = list(tools)
         if self.chat_template_kwargs:
             body["chat_template_kwargs"] = dict(self.chat_template_kwargs)
-        return {key: value for key, value in body.items() if key not in self.omit}
+        return body
 
     def messages(self, messages: Sequence[Message]) -> list[Message]:
         """`messages` in the order of roles that the server takes."""

@@ -510,4 +510,5 @@ def copy_tree(source: Path, target: Path) -> None:
 
 def environment_of(image: Image, *, path: str, home: str, more: Mapping[str, str] | None = None) -> bytes:
     """The exact environment of the image's actions."""
-    return environment(ENVIRONMENT, {"PATH": path, "HOME": home}, more or {}, image.env)
+    ours = {} if image.own_environment else ENVIRONMENT
+    return environment(ours, {"PATH": path, "HOME": home}, more or {}, image.env)

@@ -28,6 +28,8 @@ class Image:
     """Reference of a Docker image that already holds the tree at `cwd`; None: the tree is put into the provider's."""
     cwd: str = "/testbed"
     """Where the tree lies inside, and where actions run. `local` puts it elsewhere."""
+    own_environment: bool = False
+    """True: actions get the image's own variables, PATH and HOME, and none of the provider's."""
 
 
 @dataclass(frozen=True)

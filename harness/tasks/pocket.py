@@ -20,7 +20,7 @@ import yaml
 
 from harness.bundled import bundled
 from harness.errors import ScoringError
-from harness.record import Exit, Outcome, Task
+from harness.record import Exit, Outcome, Reason, Task
 from harness.sandbox.protocol import Image, Sandbox
 
 Version = Literal["repo", "right", "wrong_1", "wrong_2"]
@@ -182,13 +182,28 @@ class Pocket:
         pocket = self._pocket[task.instance_id]
         return Image(name=f"pocket-{pocket.key}", tree=_make_tree(pocket, self._cache))
 
+    grading_image = image
+
+    def require(self, tasks: Sequence[Task]) -> None:
+        """Nothing beyond a sandbox."""
+
+    def facts(self) -> Mapping[str, str]:
+        """Nothing: the bundled runner grades."""
+        return {}
+
+    def history_of(self, task: Task, sandbox: Sandbox) -> None:
+        """One commit, made by us."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
     def grade(self, task: Task, patch: bytes, sandbox: Sandbox) -> Outcome:
         """Resolved when every FAIL_TO_PASS and PASS_TO_PASS test passes after `patch`."""
         pocket = self._pocket[task.instance_id]
         sandbox.write_file(f"{_GRADE}/patch.diff", patch)
         applied = sandbox.act(f"git apply --whitespace=nowarn {_GRADE}/patch.diff", timeout_s=30)
         if applied.exit_code != 0:
-            return Outcome(status="unresolved", detail="patch does not apply")
+            return Outcome(status="unresolved", reason=Reason.PATCH_DOES_NOT_APPLY, detail="patch does not apply")
         sandbox.write_file(f"{_GRADE}/run_tests.py", pocket.runner.encode())
         sandbox.write_file(f"{_GRADE}/hidden_tests.py", pocket.hidden_tests.encode())
         ran = sandbox.act(f"python {_GRADE}/run_tests.py {_GRADE}/hidden_tests.py", timeout_s=30)
@@ -213,6 +228,7 @@ def _verdict(task: Task, output: str) -> Outcome:
     missing = [name for name in (*task.FAIL_TO_PASS, *task.PASS_TO_PASS) if name not in passed]
     return Outcome(
         status="resolved" if resolved else "unresolved",
+        reason=Reason.RESOLVED if resolved else Reason.TESTS_FAILED,
         detail="" if resolved else "not passed: " + " ".join(missing),
         fail_to_pass=fixed,
         pass_to_pass=kept,
