@@ -142,7 +142,7 @@ class _Opening:
 
 
 def _family(model: OpenAIModel) -> str:
-    return model.family or model.base_url
+    return model.family or model.base_url.rstrip("/")
 
 
 def _client(name: str, address: OpenAIModel, key: "Key", gate: "Gate") -> "OpenAIClient":

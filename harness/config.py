@@ -109,11 +109,11 @@ class OpenAIModel(Section):
     context: Positive | None = None
     """Tokens that prompt and reply may have together; None: what the server says."""
     max_tokens_key: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    omit: tuple[Literal["temperature", "seed", "return_token_ids"], ...] = ()
+    omit: tuple[Literal["temperature", "seed", "logprobs", "return_token_ids"], ...] = ()
     """What is not sent, for servers that refuse it."""
     chat_template_kwargs: dict[str, Any] = {}
     extra_body: dict[str, Any] = {}
-    """Further fields of each request."""
+    """Further fields of each request; with `return_token_ids: true` prompts have digests without log-probabilities."""
     roles: Literal["as_is", "alternate"] = "as_is"
     """alternate: neighbouring messages of one role are sent as one."""
     fold_system: bool = False
@@ -150,7 +150,7 @@ def _check_free_fields(name: str, value: dict[str, Any]) -> None:
 
 _DECIDED_ELSEWHERE = frozenset(
     {"model", "messages", "tools", "temperature", "max_tokens", "max_completion_tokens", "seed", "logprobs"}
-    | {"return_token_ids", "chat_template_kwargs", "stream", "n"}
+    | {"chat_template_kwargs", "stream", "n"}
 )
 """Fields of a request that other keys of a study decide, or with which replies could not be read."""
 
