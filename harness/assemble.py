@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from harness.sandbox.live import LiveProvider
 
 TASK_SETS = ("pocket", "swebench")
+GRADING_DISK_BYTES = 8 * 1024**3
 TREES_OF_THEIR_OWN = ("pocket",)
 """Sets whose tasks are trees on this machine: in Docker these are put into the base image."""
 
@@ -127,13 +128,13 @@ def _no_network(graders: Study) -> tuple[str, ...]:
 def grading_study(study: Study) -> Study | None:
     """The study with graders' sandboxes for its own; None where grading is done in those of the rollouts.
 
-    Tests of `swebench` expect a machine to themselves: unless the study says otherwise, root without the limits that
-    rollouts have, as the official harness runs them.
+    Tests of `swebench` expect a machine to themselves: unless the study says otherwise they run as root without the
+    rollouts' limits, as in the official harness. The disk stays bounded: tests may print for ever.
     """
     sandbox = study.grading.sandbox
     if sandbox is None and study.tasks.set not in TREES_OF_THEIR_OWN:
-        unlimited = {"memory_bytes": None, "processes": None, "disk_bytes": None, "cpus": None, "user": None}
-        sandbox = study.sandbox.model_copy(update=unlimited)
+        freed = {"memory_bytes": None, "processes": None, "disk_bytes": GRADING_DISK_BYTES, "cpus": None, "user": None}
+        sandbox = study.sandbox.model_copy(update=freed)
     return None if sandbox is None else study.model_copy(update={"sandbox": sandbox})
 
 

@@ -244,10 +244,13 @@ def _fork_tables(folder: Path) -> "Sequence[Table]":
 
 
 def _run_tables(folder: Path) -> "Sequence[Table]":
+    from analysis.flakes import flake_table
     from analysis.fork_tables import all_tables
     from analysis.load import load_run
+    from harness.journal import RunFolder
 
-    return all_tables(load_run(folder))
+    records = RunFolder(folder).records()
+    return [*all_tables(load_run(folder)), *([flake_table(records, folder.name)] if records.regrades else [])]
 
 
 def _paper_tables(folder: Path, bucket: str, seed: int, resamples: int) -> "Sequence[Table]":

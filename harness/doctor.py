@@ -34,6 +34,21 @@ def examine() -> Iterator[Finding]:
     yield _namespaces()
     yield from _gaps()
     yield _docker()
+    yield _swebench()
+
+
+def _swebench() -> Finding:
+    from harness.errors import ForkrollError
+    from harness.tasks.official import Official
+
+    official = Official()
+    try:
+        return Finding("official grader", "ok", f"swebench {official.package.version}")
+    except ForkrollError as error:
+        remedy = "scripts/setup-swebench 4; export FORKROLL_SWEBENCH_PYTHON=$PWD/.venv-swebench4/bin/python"
+        return Finding("official grader", "optional", f"{error} (tasks of `swebench` alone need it)", remedy)
+    finally:
+        official.close()
 
 
 def _python() -> Finding:
