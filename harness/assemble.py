@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -107,6 +107,7 @@ def open_provider(study: Study, scratch: Path, *, allow_unsandboxed: bool) -> It
             stack.enter_context(closing(other.provider))
             said = tuple(f"grading: {note}" for note in other.degraded if note not in opened.degraded)
             opened = OpenProvider(opened.provider, opened.degraded + said + _no_network(graders), other.provider)
+        opened = replace(opened, degraded=opened.degraded + _empty_submissions(study))
         yield opened
 
 
@@ -117,6 +118,14 @@ def open_graders(study: Study, scratch: Path, *, allow_unsandboxed: bool) -> Ite
     opened = _open_one(graders, scratch, allow_unsandboxed)
     with closing(opened.provider):
         yield OpenProvider(opened.provider, opened.degraded + _no_network(graders))
+
+
+def _empty_submissions(study: Study) -> tuple[str, ...]:
+    """Our own prompt asks for the submit word alone: what a model submits holds no patch."""
+    asked = any(not isinstance(model, ScriptedModel) for model in study.models.values())
+    if study.grading.of == "working_tree" or study.scaffold.name != "forkroll" or not asked:
+        return ()
+    return ("grading: of submissions, though scaffold `forkroll` asks models for none: use grading.of=working_tree",)
 
 
 def _no_network(graders: Study) -> tuple[str, ...]:

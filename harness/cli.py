@@ -194,12 +194,21 @@ def list_tasks(
         ),
     ],
     overrides: Annotated[list[str] | None, typer.Argument(help="Overrides.", metavar="KEY=VALUE")] = None,
+    reference: Annotated[
+        bool, typer.Option("--reference", help="Grade each task's reference patch where the study grades.")
+    ] = False,
     form: FormatOption = "text",
+    allow_unsandboxed: UnsandboxedOption = False,
 ) -> None:
-    """The tasks that a study takes, in order: repository, difficulty, tests, image, flags. Starts nothing."""
+    """The tasks that a study takes, in order: repository, difficulty, tests, image, flags. Starts nothing.
+
+    With --reference: exit 1 when a reference patch does not resolve, 4 when one could not be graded.
+    """
     from analysis.task_table import task_table
     from harness.assemble import tasks_named
 
+    if reference:
+        raise typer.Exit(_references(name, overrides or [], form, allow_unsandboxed))
     title, chosen = tasks_named(name, overrides or [])
     _print_tables([task_table(chosen, title)], form)
 
@@ -234,6 +243,20 @@ def serve_sim(context: typer.Context) -> None:
     from harness.model.simulated.server import main as serve
 
     raise typer.Exit(serve(context.args))
+
+
+def _references(name: str, overrides: "Sequence[str]", form: str, allow_unsandboxed: bool) -> int:
+    from analysis.task_table import reference_table
+    from harness.config import load_study
+    from harness.reference import check_references
+
+    study = load_study(name, overrides)
+    found = check_references(study, allow_unsandboxed=allow_unsandboxed, say=_say)
+    graded = [(one.outcome, one.failure) for one in found]
+    _print_tables([reference_table([one.task for one in found], graded, study.name)], form)
+    if any(one.outcome is None for one in found):
+        return INCOMPLETE
+    return 0 if all(one.resolves for one in found) else 1
 
 
 def _fork_tables(folder: Path) -> "Sequence[Table]":

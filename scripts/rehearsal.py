@@ -259,6 +259,7 @@ def main() -> None:
         (folder / "tasks.jsonl").write_text(table)
         (folder / "rehearsal.yaml").write_text(json.dumps(study("tasks.jsonl")))
         forkroll(folder, "tasks", "rehearsal.yaml")
+        forkroll(folder, "tasks", "rehearsal.yaml", "--reference", expected=4)
         forkroll(folder, "run", "rehearsal.yaml", expected=4)
         forkroll(folder, "status", "runs/rehearsal", expected=4)
         run = RunFolder(folder / "runs/rehearsal")

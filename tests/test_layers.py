@@ -79,6 +79,7 @@ LEVELS = {
     "harness.run": 10,
     "harness.revisit": 11,
     "harness.regrade": 11,
+    "harness.reference": 10,
     "harness.clean": 8,
     "harness.show": 2,
     "harness.doctor": 8,

@@ -133,6 +133,8 @@ def test_a_python_without_the_package_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv(PYTHON_VARIABLE, "/usr/bin/env-of-nobody")
     with pytest.raises(ConfigError, match=r"FORKROLL_SWEBENCH_PYTHON names .*, which cannot be run"):
         interpreter()
+    monkeypatch.setenv(PYTHON_VARIABLE, os.path.relpath("/bin/sh"))
+    assert interpreter() == "/bin/sh"
     monkeypatch.setenv(PYTHON_VARIABLE, "/bin/false")
     with pytest.raises(ConfigError, match="cannot use the package swebench"):
         _ = Official().package
