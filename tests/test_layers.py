@@ -130,6 +130,7 @@ LEVELS = {
     "harness.session": 11,
     "harness.run": 12,
     "harness.selftests": 10,
+    "harness.reference": 13,
     "harness.revisit": 13,
     "harness.regrade": 13,
     "harness.clean": 8,
