@@ -57,9 +57,12 @@ class ModelAgent:
         request_digest = self._conversation.request_digest(list(tools), asdict(self._sampling))
         started_at, clock = datetime.now(UTC).isoformat(), time.monotonic()
         completion = self._client.complete(messages, tools=tools, sampling=self._sampling, seed=seed)
+        took = time.monotonic() - clock
+        answered = took if completion.seconds is None else completion.seconds
         circumstances = Circumstances(
             started_at=started_at,
-            model_seconds=time.monotonic() - clock,
+            model_seconds=answered,
+            waited_seconds=took - answered,
             cached_prompt_tokens=completion.cached_prompt_tokens,
             in_flight=completion.in_flight,
             server_epoch=completion.server_epoch,

@@ -5,7 +5,7 @@ Everything heavy is imported where it is used. What had to be degraded is a line
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from harness.agent import Agent, ModelAgent
 from harness.branch import Stage
-from harness.config import OpenAIModel, ScriptedModel, ServedModel, SimulatedModel, Study
-from harness.errors import ConfigError, ModelError
+from harness.config import ModelSection, OpenAIModel, ScriptedModel, ServedModel, SimulatedModel, Study
+from harness.errors import ConfigError
 from harness.model.protocol import ModelClient, Sampling
 from harness.prompting import OwnScaffold
 from harness.record import Task
@@ -24,6 +24,10 @@ from harness.serving.card import ModelCard, check_together, load_card
 from harness.tasks.protocol import TaskSet
 
 if TYPE_CHECKING:
+    from harness.model.gate import Gate
+    from harness.model.openai import OpenAIClient
+    from harness.model.patience import Patience
+    from harness.model.request import RequestForm
     from harness.model.simulated.process import SimulatedServer
     from harness.sandbox.live import LiveProvider
     from harness.serving.asking import Asking
@@ -155,8 +159,19 @@ class OpenModels:
     facts: Mapping[str, object]
     servers: Sequence["SimulatedServer"]
     """Simulated servers that were started for the run."""
+    spoken: Mapping[str, "OpenAIClient"]
+    """Those of the clients that speak HTTP."""
+    addresses: Mapping[str, OpenAIModel]
+    """The models that are behind a server of somebody's, served ones included; not the simulated."""
     askable: Mapping[str, "Asking"]
     """How the self-test asks each model that is behind a server."""
+    keys: Sequence[str]
+    """What is wrong with how keys are kept."""
+
+    def notes(self) -> list[str]:
+        """What is less than the study asks for, as far as it has shown."""
+        told = [f"model {name!r}: {note}" for name, client in self.spoken.items() for note in client.notes()]
+        return [*self.keys, *told]
 
 
 def cards_of(study: Study) -> dict[str, ModelCard]:
@@ -185,30 +200,67 @@ def launch(python: str | None = None) -> "Launch":
 
 @contextmanager
 def open_models(study: Study) -> Iterator[OpenModels]:
-    """Start the servers that the study brings along, and connect to all."""
+    """Start the servers that the study brings along, and make a client for each model; nothing is asked yet."""
     with ExitStack() as stack:
-        askable: dict[str, Asking] = {}
-        clients: dict[str, ModelClient] = {}
-        facts: dict[str, object] = {}
-        for name, model in study.models.items():
-            if isinstance(model, ScriptedModel):
-                clients[name], facts[name] = _scripted(model), model.model_dump()
-            elif isinstance(model, OpenAIModel):
-                clients[name], facts[name] = _openai(name, model, stack), model.model_dump()
-                askable[name] = _askable(model)
-        served = {name: model for name, model in study.models.items() if isinstance(model, ServedModel)}
-        for name, server in _start_served(served, stack).items():
-            address = _address(server.card, served[name])
-            clients[name], facts[name] = _served(name, address, server, stack), dict(server.facts)
-            askable[name] = _askable(address, server.card)
+        running = _start_served(study, stack)
         simulated = {name: model for name, model in study.models.items() if isinstance(model, SimulatedModel)}
         servers = _start_simulated(simulated, stack)
-        for name, model in simulated.items():
-            clients[name] = _simulated(servers[model.noise], model, stack)
-            facts[name] = {**model.model_dump(), "served_over": "http"}
-            address = OpenAIModel(client="openai", base_url=servers[model.noise].base_url, model=model.profile)
-            askable[name] = _askable(address)
-        yield OpenModels(clients, facts, list(servers.values()), askable)
+        addresses = _addresses(study, running)
+        here = {name: _here(servers[model.noise], model) for name, model in simulated.items()}
+        keys: list[str] = []
+        spoken = _speak(addresses | here, keys, stack)
+        clients: dict[str, ModelClient] = dict(spoken)
+        for name, server in running.items():
+            clients[name] = _with_epoch(spoken[name], server)
+        for name, model in study.models.items():
+            if isinstance(model, ScriptedModel):
+                clients[name] = _scripted(model)
+        yield OpenModels(
+            clients={name: clients[name] for name in study.models},
+            facts={name: _facts(model, running.get(name)) for name, model in study.models.items()},
+            servers=list(servers.values()),
+            spoken=spoken,
+            addresses=addresses,
+            askable={name: _askable(name, model) for name, model in (addresses | here).items()},
+            keys=keys,
+        )
+
+
+def _facts(model: ModelSection, server: "RunningServer | None") -> Mapping[str, object]:
+    if server is not None:
+        return {**model.model_dump(), **server.facts}
+    more = {"served_over": "http"} if isinstance(model, SimulatedModel) else {}
+    return {**model.model_dump(), **more}
+
+
+def _addresses(study: Study, running: "Mapping[str, RunningServer]") -> dict[str, OpenAIModel]:
+    """Every model behind a server, a served one as any other."""
+    found: dict[str, OpenAIModel] = {}
+    for name, model in study.models.items():
+        if isinstance(model, OpenAIModel):
+            found[name] = model
+        elif isinstance(model, ServedModel):
+            found[name] = _address(running[name].card, model)
+    return found
+
+
+def _speak(models: Mapping[str, OpenAIModel], keys: list[str], stack: ExitStack) -> "dict[str, OpenAIClient]":
+    gates = _gates(models.values())
+    return {name: _openai(name, model, gates[_family(model)], keys, stack) for name, model in models.items()}
+
+
+def _family(model: OpenAIModel) -> str:
+    return model.family or model.base_url
+
+
+def _gates(models: Iterable[OpenAIModel]) -> "dict[str, Gate]":
+    """One gate a family; of several caps the lowest holds."""
+    from harness.model.gate import Gate
+
+    caps: dict[str, list[int]] = {}
+    for model in models:
+        caps.setdefault(_family(model), []).extend([model.concurrency] if model.concurrency else [])
+    return {family: Gate(min(stated, default=None)) for family, stated in caps.items()}
 
 
 def _scripted(model: ScriptedModel) -> ModelClient:
@@ -217,58 +269,83 @@ def _scripted(model: ScriptedModel) -> ModelClient:
     return ScriptedClient(model.commands)
 
 
-def _openai(name: str, model: OpenAIModel, stack: ExitStack) -> ModelClient:
-    from harness.model.openai import OpenAIClient, Patience
+def _openai(name: str, model: OpenAIModel, gate: "Gate", keys: list[str], stack: ExitStack) -> "OpenAIClient":
+    from harness.model.keys import read_key
+    from harness.model.openai import OpenAIClient
 
-    key = os.environ.get(model.api_key_env) if model.api_key_env else None
-    if model.api_key_env and not key:
-        raise ConfigError(f"model {name!r}: environment variable {model.api_key_env} is not set")
-    patience = Patience(request_seconds=model.request_seconds)
-    client = OpenAIClient(model.base_url, model.model, api_key=key, patience=patience)
+    key, note = read_key(model.api_key_env, model.api_key_file, f"models.{name}")
+    keys += [] if note is None else [note]
+    client = OpenAIClient(
+        model.base_url,
+        model.model,
+        key=key,
+        form=_form(model),
+        patience=_patience(model),
+        gate=gate,
+        say=lambda text: print(f"note: model {name!r}: {text}", file=sys.stderr),
+    )
     stack.callback(client.close)
-    try:
-        served = client.served_models()
-    except ModelError as error:
-        raise ConfigError(f"model {name!r}: no answer from {model.base_url}: {error}") from None
-    if model.model not in served:
-        raise ConfigError(f"model {name!r}: {model.base_url} does not serve {model.model!r}; it serves {served}")
     return client
 
 
-def _start_served(models: Mapping[str, ServedModel], stack: ExitStack) -> "dict[str, RunningServer]":
+def _start_served(study: Study, stack: ExitStack) -> "dict[str, RunningServer]":
     """The study's name of a model -> its server; models that name one card share its server."""
-    if not models:
+    cards = cards_of(study)
+    if not cards:
         return {}
     from harness.serving.server import serving
 
-    cards = {model.card: load_card(model.card) for model in models.values()}
-    running = stack.enter_context(serving(list(cards.values()), launch()))
-    by_card = dict(zip(cards, running, strict=True))
-    return {name: by_card[model.card] for name, model in models.items()}
+    distinct = {card.name: card for card in cards.values()}
+    running = stack.enter_context(serving(list(distinct.values()), launch()))
+    by_card = dict(zip(distinct, running, strict=True))
+    return {name: by_card[card.name] for name, card in cards.items()}
 
 
 def _address(card: ModelCard, model: ServedModel) -> OpenAIModel:
-    """A served model as any other behind a server."""
     return OpenAIModel(
-        client="openai", base_url=card.base_url, model=card.served, request_seconds=model.request_seconds
+        client="openai",
+        base_url=card.base_url,
+        model=card.served,
+        request_seconds=model.request_seconds,
+        chat_template_kwargs=card.chat_template_kwargs,
+        extra_body={**card.extra_body, **model.extra_body},
     )
 
 
-def _served(name: str, address: OpenAIModel, server: "RunningServer", stack: ExitStack) -> ModelClient:
+def _with_epoch(client: ModelClient, server: "RunningServer") -> ModelClient:
     from harness.serving.epoch import EpochClient
 
-    return EpochClient(_openai(name, address, stack), server.epoch)
+    return EpochClient(client, server.epoch)
 
 
-def _askable(model: OpenAIModel, card: ModelCard | None = None) -> "Asking":
+def _askable(name: str, model: OpenAIModel) -> "Asking":
+    from harness.model.keys import read_key
     from harness.serving.asking import Asking
 
-    return Asking(
-        model.base_url,
-        model.model,
-        template_kwargs=card.chat_template_kwargs if card is not None else {},
-        api_key=os.environ.get(model.api_key_env) if model.api_key_env else None,
-        timeout_s=model.request_seconds,
+    key, _ = read_key(model.api_key_env, model.api_key_file, f"models.{name}")
+    return Asking(model.base_url, model.model, form=_form(model), key=key, timeout_s=model.request_seconds)
+
+
+def _form(model: OpenAIModel) -> "RequestForm":
+    from harness.model.request import RequestForm
+
+    return RequestForm(
+        max_tokens_key=model.max_tokens_key,
+        omit=frozenset(model.omit),
+        chat_template_kwargs=model.chat_template_kwargs,
+        extra_body=model.extra_body,
+        alternate=model.roles == "alternate",
+        fold_system=model.fold_system,
+    )
+
+
+def _patience(model: OpenAIModel) -> "Patience":
+    from harness.model.patience import Patience
+
+    return Patience(
+        request_seconds=model.request_seconds,
+        passing_attempts=model.attempts,
+        longest_wait_seconds=model.longest_wait_seconds,
     )
 
 
@@ -280,12 +357,8 @@ def _start_simulated(models: Mapping[str, SimulatedModel], stack: ExitStack) -> 
     return {noise: stack.enter_context(SimulatedServer(["--noise", noise])) for noise in kinds}
 
 
-def _simulated(server: "SimulatedServer", model: SimulatedModel, stack: ExitStack) -> ModelClient:
-    from harness.model.openai import OpenAIClient
-
-    client = OpenAIClient(server.base_url, model.profile)
-    stack.callback(client.close)
-    return client
+def _here(server: "SimulatedServer", model: SimulatedModel) -> OpenAIModel:
+    return OpenAIModel(client="openai", base_url=server.base_url, model=model.profile)
 
 
 def open_scaffold(study: Study) -> Scaffold:

@@ -4,6 +4,8 @@ Unknown keys are errors that name the nearest valid one. Nothing here touches a 
 """
 
 import difflib
+import json
+import re
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from harness.bundled import bundled
 from harness.errors import ConfigError
+from harness.model.suspect import key_in_fields, key_in_url
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
@@ -65,8 +68,72 @@ class OpenAIModel(Section):
     base_url: str
     model: str
     api_key_env: str | None = None
-    """Name of the environment variable that holds the key; None: no key is sent."""
+    """Name of the environment variable that holds the key."""
+    api_key_file: str | None = None
+    """Path of a file that holds the key; without this and `api_key_env` no key is sent."""
+    family: Name | None = None
+    """Models of one family share limits; None: those of one `base_url`."""
+    concurrency: Positive | None = None
+    """Requests of the family in flight at once; None: as many as there are workers. See `model/gate`."""
     request_seconds: float = Field(default=600.0, gt=0)
+    """For one attempt, from connecting to the last byte of the answer."""
+    attempts: Positive = 8
+    """At one request whose trouble may pass."""
+    longest_wait_seconds: float = Field(default=120.0, gt=0)
+    """Caps what a server's Retry-After asks for."""
+    context: Positive | None = None
+    """Tokens that prompt and reply may have together; None: what the server says."""
+    max_tokens_key: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    omit: tuple[Literal["temperature", "seed", "return_token_ids"], ...] = ()
+    """What is not sent, for servers that refuse it."""
+    chat_template_kwargs: dict[str, Any] = {}
+    extra_body: dict[str, Any] = {}
+    """Further fields of each request."""
+    roles: Literal["as_is", "alternate"] = "as_is"
+    """alternate: neighbouring messages of one role are sent as one."""
+    fold_system: bool = False
+    """The system message is sent as the start of the first user message."""
+
+    @model_validator(mode="after")
+    def _nothing_secret_and_nothing_ours(self) -> "OpenAIModel":
+        # Errors here say where and never what: the value may be a key.
+        if not re.match(r"https?://[^/]", self.base_url):
+            raise ValueError("`base_url` must start with http:// or https://, such as http://127.0.0.1:8000/v1")
+        if (found := key_in_url(self.base_url)) is not None:
+            raise ValueError(f"`base_url` holds {found}: keys go into `api_key_env` or `api_key_file`")
+        if self.api_key_env is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.api_key_env):
+            raise ValueError("`api_key_env` is no name of an environment variable: name one, and put the key there")
+        if self.api_key_env is not None and self.api_key_file is not None:
+            raise ValueError("`api_key_env` and `api_key_file` are both set; one is needed")
+        for name in ("extra_body", "chat_template_kwargs"):
+            _check_free_fields(name, getattr(self, name))
+        check_extra_body(self.extra_body)
+        return self
+
+
+def check_extra_body(value: dict[str, Any]) -> None:
+    """`value` holds nothing that looks like a key, and nothing that other keys of a study decide."""
+    _check_free_fields("extra_body", value)
+    ours = sorted(value.keys() & _DECIDED_ELSEWHERE)
+    if ours:
+        raise ValueError(f"`extra_body.{ours[0]}` is not for `extra_body`: other keys of the study decide it")
+
+
+def _check_free_fields(name: str, value: dict[str, Any]) -> None:
+    """`value` can be sent as JSON and holds nothing that looks like a key."""
+    if (path := key_in_fields(value)) is not None:
+        raise ValueError(f"`{name}.{path}` looks like a key: keys go into `api_key_env` or `api_key_file`")
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        raise ValueError(f"`{name}` holds something that JSON cannot: quote dates, leave out .nan and .inf") from None
+
+
+_DECIDED_ELSEWHERE = frozenset(
+    {"model", "messages", "tools", "temperature", "max_tokens", "max_completion_tokens", "seed", "logprobs"}
+    | {"return_token_ids", "chat_template_kwargs", "stream", "n"}
+)
+"""Fields of a request that other keys of a study decide, or with which replies could not be read."""
 
 
 class ServedModel(Section):
@@ -75,7 +142,15 @@ class ServedModel(Section):
     client: Literal["served"]
     card: str = Field(min_length=1)
     """A card in configs/models by name, or a file."""
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+    """Further fields of each request, over those of the card."""
     request_seconds: float = Field(default=600.0, gt=0)
+    """For one attempt, from connecting to the last byte of the answer."""
+
+    @model_validator(mode="after")
+    def _nothing_secret_and_nothing_ours(self) -> "ServedModel":
+        check_extra_body(self.extra_body)
+        return self
 
 
 ModelSection = Annotated[SimulatedModel | ScriptedModel | OpenAIModel | ServedModel, Field(discriminator="client")]
@@ -179,6 +254,9 @@ class RunLimits(Section):
     calls: Positive | None = None
     seconds: float | None = Field(default=None, gt=0)
     disk_bytes: Positive | None = None
+    rollouts_without_a_call: Positive | None = 3
+    """So many first rollouts of a model without one tool call in any reply stop the run (dialect `tool_call`): its
+    server does not read calls out of what the model writes."""
 
 
 class LimitsSection(Section):
@@ -237,6 +315,16 @@ OPERATIONAL = (
     "determinism",
 )
 """Keys that may differ between two sessions of one run: they change when work is done, not what is done."""
+
+OPERATIONAL_OF_A_MODEL = (
+    "api_key_env",
+    "api_key_file",
+    "family",
+    "concurrency",
+    "attempts",
+    "longest_wait_seconds",
+)
+"""The same, below `models.NAME`."""
 
 
 def load_study(source: str, overrides: Sequence[str] = ()) -> Study:
@@ -340,7 +428,8 @@ def identity(study: Study) -> dict[str, Any]:
     """The study as flat dotted keys, without those that may differ between sessions of one run."""
     flat: dict[str, Any] = {}
     _flatten(study.model_dump(mode="json"), "", flat)
-    return {key: value for key, value in flat.items() if not key.startswith(OPERATIONAL)}
+    of_models = {f"models.{name}.{key}" for name in study.models for key in OPERATIONAL_OF_A_MODEL}
+    return {key: value for key, value in flat.items() if not key.startswith(OPERATIONAL) and key not in of_models}
 
 
 def _flatten(value: Any, prefix: str, flat: dict[str, Any]) -> None:

@@ -236,7 +236,8 @@ def _with_reason(problem: str, completion: Completion) -> str:
 
 def _parse_calls(completion: Completion) -> tuple[list[Action], str | None]:
     if not completion.tool_calls:
-        return [], _with_reason("it calls no tool. Call `bash` with one string, `command`.", completion)
+        found = f"it calls no tool{_no_text(completion)}. Call `bash` with one string, `command`."
+        return [], _with_reason(found, completion)
     actions = []
     for call in completion.tool_calls:
         command, problem = _command_of(call)
@@ -244,6 +245,13 @@ def _parse_calls(completion: Completion) -> tuple[list[Action], str | None]:
             return [], _with_reason(problem, completion)
         actions.append(Action(command=command, call_id=call.id))
     return actions, None
+
+
+def _no_text(completion: Completion) -> str:
+    """Names a reply in which nothing can be recognised: see `Reply.is_unrecognised`."""
+    if completion.text.strip():
+        return ""
+    return " and holds nothing but reasoning" if completion.reasoning else " and holds no text"
 
 
 def _command_of(call: ToolCall) -> tuple[str, str | None]:
@@ -261,7 +269,8 @@ def _command_of(call: ToolCall) -> tuple[str, str | None]:
 def _parse_fence(completion: Completion) -> tuple[list[Action], str | None]:
     blocks = _FENCE.findall(completion.text)
     if len(blocks) != 1:
-        return [], _with_reason(f"it holds {len(blocks)} ```bash blocks; exactly one is needed.", completion)
+        found = f"it holds {len(blocks)} ```bash blocks{_no_text(completion)}; exactly one is needed."
+        return [], _with_reason(found, completion)
     return [Action(command=blocks[0])], None
 
 

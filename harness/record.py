@@ -135,7 +135,10 @@ class Tokens(Record):
     logprobs: tuple[float | None, ...]
     """Natural logarithms at temperature 1; None where the server gave a sentinel instead of a number."""
     pieces: tuple[Raw, ...] | None = None
-    """The bytes of each token: joined, they are the completion before any parsing. None where the server gives none."""
+    """The bytes of each token: joined, they are the completion before any parsing. None where the server does not give
+    them for every token, or where they do not hold the text that came beside them."""
+    without_bytes: tuple[int, ...] = ()
+    """Places, from 0, of the tokens whose bytes the server does not give."""
 
 
 class Reply(Record):
@@ -158,6 +161,11 @@ class Reply(Record):
     model: str
     """The name that the server answered with."""
 
+    @property
+    def is_unrecognised(self) -> bool:
+        """Neither text nor a tool call could be recognised in it (parity-replay P23); reasoning may be there."""
+        return not self.text.strip() and not self.tool_calls
+
 
 class Circumstances(Record):
     """What may differ between two runs of one step without the step differing. Never in a digest."""
@@ -165,11 +173,15 @@ class Circumstances(Record):
     started_at: str
     """UTC, ISO 8601 with zone."""
     model_seconds: float
+    """From sending the request that was answered to the last byte of its answer: waiting is not in it."""
+    waited_seconds: float = 0.0
+    """What the call took beyond that: waiting for a place or for the server, and attempts that came to nothing."""
     action_seconds: tuple[float, ...] = ()
     cached_prompt_tokens: int | None = None
     """None: the server does not say."""
     in_flight: int | None = None
-    """Requests of this run that were in flight when this one was sent, itself included."""
+    """Requests of this run to the model's family (to its server, where the study names no family) that were in flight
+    when this one was sent, itself included."""
     server_epoch: str | None = None
     """Names one start of the server; None: it does not say."""
     prompt_digest: str | None = None

@@ -29,6 +29,7 @@ from harness.config import Study, identity, load_study, to_yaml
 from harness.errors import JournalError, ModelError, UsageError
 from harness.journal import Journal, Records, RunFolder
 from harness.manifest import new_manifest, session
+from harness.preflight import check_models
 from harness.progress import Progress
 from harness.record import Branch, Task, Trajectory
 from harness.sweep import Brakes, Tally, owed, plan_bases, plan_branches
@@ -61,10 +62,11 @@ class Finished:
 
     @property
     def exit_code(self) -> int:
-        """0 when nothing is owed, 1 when refused, 130 when interrupted, 4 otherwise."""
+        """0 when nothing is owed, 1 when refused, 130 when interrupted, 4 otherwise and when what was done measures
+        nothing."""
         if self.refused:
             return GATE
-        if not self.owed:
+        if not self.owed and self.stopped is None:
             return 0
         return INTERRUPTED if self.stopped == "interrupted" else INCOMPLETE
 
@@ -76,6 +78,8 @@ class Finished:
         if self.owed:
             why = self.stopped or "some cells failed; `forkroll status` says why"
             return [f"stopped: {why}. {self.owed} cells are owed; what is whole is kept. Resume: {self.command}"]
+        if self.stopped is not None:
+            return [f"stopped: {self.stopped}"]
         return [f"run folder: {path} · next: forkroll show {path} · forkroll status {path}"]
 
 
@@ -120,15 +124,28 @@ def _session(
     scratch = place.path.absolute() / "sandboxes"
     for reaped in clean([place.path], only=place.path, containers=study.sandbox.provider == "docker"):
         say(f"note: removed {reaped.kind} {reaped.name}, left by a dead driver")
-    with (
-        open_provider(study, scratch, allow_unsandboxed=allow_unsandboxed) as sandboxes,
-        open_models(study) as models,
-        Journal(place) as journal,
-    ):
-        for note in sandboxes.degraded:
+    with open_provider(study, scratch, allow_unsandboxed=allow_unsandboxed) as sandboxes, open_models(study) as models:
+        unchecked = check_models(study, chosen, open_scaffold(study), models.spoken, models.addresses)
+        degraded = [*sandboxes.degraded, *models.notes(), *unchecked]
+        for note in degraded:
             say(f"note: {note}")
+        return _run_cells(study, tasks, chosen, place, sandboxes, models, degraded, say)
+
+
+def _run_cells(
+    study: Study,
+    tasks: TaskSet,
+    chosen: Sequence[Task],
+    place: RunFolder,
+    sandboxes: OpenProvider,
+    models: OpenModels,
+    degraded: Sequence[str],
+    say: Say,
+) -> _End:
+    """Write the manifest, self-test the servers where that is asked for, and run what is owed."""
+    with Journal(place) as journal:
         manifest = place.manifest() if place.exists() else new_manifest(study, open_scaffold(study), chosen)
-        manifest["sessions"].append(session(sandboxes.provider.name, sandboxes.degraded, models.facts))
+        manifest["sessions"].append(session(sandboxes.provider.name, degraded, models.facts))
         manifest["cards"] = _card_digests(study)
         manifest["tasks"] |= new_manifest(study, open_scaffold(study), chosen)["tasks"]
         journal.start_session(to_yaml(study), manifest)
@@ -143,7 +160,9 @@ def _session(
         stage = stage_of(study, tasks, sandboxes.provider, models.clients)
         with _stop_on_signals(brakes.requested, say), Progress() as progress:
             tallies = run_cells(study, chosen, stage, journal, brakes, progress.watch)
-        _record_what_use_showed(manifest["sessions"][-1], sandboxes, say)
+        unread = brakes.unread(least=1)
+        shown = [*sandboxes.provider.degraded, *models.notes(), *([unread] if unread else [])]
+        _record_what_use_showed(manifest["sessions"][-1], sandboxes, models, shown, say)
         journal.start_session(to_yaml(study), manifest)
     return _End(_why_stopped(tallies), tested)
 
@@ -182,15 +201,17 @@ def _card_digests(study: Study) -> dict[str, str]:
     return {name: card.digest for name, card in cards_of(study).items()}
 
 
-def _record_what_use_showed(entry: dict[str, Any], sandboxes: OpenProvider, say: Say) -> None:
-    """Images, and what this machine lacks, are partly known only once sandboxes have been started."""
-    provider = sandboxes.provider
-    for note in provider.degraded:
+def _record_what_use_showed(
+    entry: dict[str, Any], sandboxes: OpenProvider, models: OpenModels, notes: Sequence[str], say: Say
+) -> None:
+    """Images, what this machine lacks and what a server leaves out are known only once they have been used."""
+    entry["models_in_use"] = {name: client.facts() for name, client in models.spoken.items()}
+    for note in notes:
         if note not in entry["degraded"]:
             say(f"note: {note}")
             entry["degraded"].append(note)
-    if provider.facts:
-        entry["sandbox_facts"] = provider.facts
+    if sandboxes.provider.facts:
+        entry["sandbox_facts"] = sandboxes.provider.facts
 
 
 def _why_stopped(tallies: Sequence[Tally]) -> str | None:

@@ -1,6 +1,5 @@
 """`forkroll serve` and `forkroll selftest`: from model cards and addresses to running servers, and what was found."""
 
-import os
 import signal
 import threading
 import time
@@ -13,6 +12,8 @@ from harness.assemble import cache_folder, launch, open_scaffold, open_tasks, se
 from harness.config import Study, load_study
 from harness.determinism import openings
 from harness.errors import ConfigError, ModelError, UsageError
+from harness.model.keys import read_key
+from harness.model.request import RequestForm
 from harness.prompting import OwnScaffold
 from harness.record import Task
 from harness.scaffold.protocol import Dialect, Scaffold
@@ -99,7 +100,8 @@ def _is_url(target: str) -> bool:
 
 def _examine_card(card: ModelCard, study: Study | None, wanted: Wanted) -> SelfTest:
     dialect: Dialect = "text" if card.server == "vllm" and card.tool_parser is None else "tool_call"
-    asking = Asking(card.base_url, card.served, template_kwargs=card.chat_template_kwargs)
+    form = RequestForm(chat_template_kwargs=card.chat_template_kwargs, extra_body=card.extra_body)
+    asking = Asking(card.base_url, card.served, form=form)
     starter = launch(wanted.python)
     with ExitStack() as stack:
         (server,) = stack.enter_context(serving([card], starter))
@@ -115,12 +117,10 @@ def _examine_card(card: ModelCard, study: Study | None, wanted: Wanted) -> SelfT
 
 def _examine_url(url: str, study: Study | None, wanted: Wanted) -> SelfTest:
     base_url = url.rstrip("/").removesuffix("/v1") + "/v1"
-    key = os.environ.get(wanted.api_key_env) if wanted.api_key_env else None
-    if wanted.api_key_env and not key:
-        raise ConfigError(f"environment variable {wanted.api_key_env} is not set")
+    key, _ = read_key(wanted.api_key_env, None, "selftest")
     if wanted.restart:
         raise ConfigError(f"--restart: what serves {url} is not ours to restart; name a card instead")
-    asking = Asking(base_url, wanted.model or _only_model(base_url), api_key=key)
+    asking = Asking(base_url, wanted.model or _only_model(base_url), key=key)
     return self_test(*_question(asking, study, "text", wanted))
 
 

@@ -88,8 +88,29 @@ class Tally:
 
 
 @dataclass
+class Voice:
+    """What one model did in this session, as far as it shows whether its server reads tool calls."""
+
+    rollouts: int = 0
+    replies: int = 0
+    called: bool = False
+    """A tool call was in a reply, well-formed or not."""
+
+    def hear(self, steps: Sequence[Step]) -> None:
+        """One rollout's steps of the model."""
+        self.rollouts += 1
+        self.replies += len(steps)
+        self.called = self.called or any(step.reply.tool_calls for step in steps)
+
+
+@dataclass
 class Brakes:
-    """What ends a run early: a request, a limit of the whole run, or failures in a row."""
+    """What ends a run early: a request, a limit of the whole run, failures in a row, a model whose calls are not read.
+
+    The last: in the dialect `tool_call`, the first `limits.run.rollouts_without_a_call` rollouts of a model in this
+    session hold no tool call at all. A server without a tool parser, or with that of another model, gives just this,
+    and everything measured from then on would be about the parser.
+    """
 
     study: Study
     journal: Journal
@@ -99,6 +120,31 @@ class Brakes:
     started: float = field(default_factory=time.monotonic)
     calls: int = 0
     failures_in_a_row: int = 0
+    last_failure: str = ""
+    """Side and message of the last attempt that failed."""
+    voices: dict[str, Voice] = field(default_factory=dict)
+
+    def hear(self, record: Trajectory | Branch) -> None:
+        """Take note of a finished rollout."""
+        for agent in {step.agent for step in record.steps}:
+            voice = self.voices.setdefault(agent, Voice())
+            voice.hear([step for step in record.steps if step.agent == agent])
+
+    def unread(self, least: int | None = None) -> str | None:
+        """The model whose calls are not read, and what to do; `least` in place of the study's number of rollouts."""
+        asked = self.study.limits.run.rollouts_without_a_call
+        if asked is None or self.study.dialect != "tool_call":
+            return None
+        for agent, voice in self.voices.items():
+            if not voice.called and voice.rollouts >= (least or asked):
+                return (
+                    f"model {agent!r} made no tool call in any of the {voice.replies} replies of its first "
+                    f"{voice.rollouts} rollouts: most likely its server has no tool parser or one for another model "
+                    "(vLLM: --enable-auto-tool-choice --tool-call-parser NAME); else set `dialect: text`, or "
+                    "`limits.run.rollouts_without_a_call: null` where the model is like that. What was recorded shows "
+                    "the server and not the model: start again in a new folder (--run DIR)"
+                )
+        return None
 
     def reason(self) -> str | None:
         """Why no further cell may start; None when one may."""
@@ -112,8 +158,10 @@ class Brakes:
         if limits.disk_bytes is not None and (used := self.journal.folder.disk_bytes()) >= limits.disk_bytes:
             return f"limits.run.disk_bytes reached ({used} of {limits.disk_bytes})"
         if self.failures_in_a_row >= FAILURES_IN_A_ROW:
-            return f"{self.failures_in_a_row} cells in a row failed; see `forkroll status`"
-        return None
+            return (
+                f"{self.failures_in_a_row} cells in a row failed (see `forkroll status`), the last: {self.last_failure}"
+            )
+        return self.unread()
 
 
 Watch = Callable[[Tally], None]
@@ -131,6 +179,7 @@ def run(
     attempts = Counter(failure.id for failure in records.failures)
     runner = _Runner(stage, journal, brakes, attempts)
     tallies = [runner.run_phase("bases", owed(plan_bases(study, tasks), records), watch)]
+    tallies[-1].stopped = tallies[-1].stopped or brakes.unread()
     if tallies[-1].stopped is None:
         records = journal.folder.records()
         tallies.append(runner.run_phase("branches", owed(plan_branches(study, tasks, records.bases), records), watch))
@@ -216,9 +265,12 @@ class _Runner:
             except Exception as error:  # a failure of any kind is a row, never a lost run
                 record = _failure(cell.id, error, log.steps, attempt)
         self._journal.append(record)
-        if isinstance(record, Failure):
-            with self._lock:
+        with self._lock:
+            if isinstance(record, Failure):
                 tally.failures[record.side] += 1
+                self._brakes.last_failure = f"{record.side}: {' '.join(record.message.split())}"
+            else:
+                self._brakes.hear(record)
         return not isinstance(record, Failure)
 
 

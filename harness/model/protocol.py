@@ -5,7 +5,7 @@ a conversation that does not fit raises ContextOverflow at once.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from harness.record import Tokens, ToolCall, Usage
@@ -40,6 +40,8 @@ class Completion:
     server_epoch: str | None = None
     in_flight: int | None = None
     retries: int = 0
+    seconds: float | None = field(default=None, compare=False)
+    """Of the attempt that was answered; None: the call took no longer than that."""
 
 
 class ModelClient(Protocol):

@@ -19,6 +19,7 @@ from harness.assemble import open_tasks
 from harness.determinism import openings
 from harness.errors import ModelError
 from harness.model.protocol import Message
+from harness.model.request import RequestForm
 from harness.prompting import OwnScaffold
 from harness.serving.asking import Answer, Asking
 from harness.serving.card import ModelCard
@@ -144,6 +145,9 @@ def test_vllm_without_its_development_mode_is_asked_cold_by_a_salt(prompts: Mapp
     assert salts[6] == salts[7] != salts[8] == salts[9]  # warm: the same salt twice
 
 
+FORM = RequestForm(chat_template_kwargs={"enable_thinking": False}, extra_body={"top_k": 5})
+
+
 def test_a_request_says_seed_tools_and_template_arguments_only_where_there_are_any() -> None:
     bodies: list[Mapping[str, Any]] = []
 
@@ -153,10 +157,11 @@ def test_a_request_says_seed_tools_and_template_arguments_only_where_there_are_a
 
     with small_server(reply) as url, Asking(url, "m", max_tokens=7).connect() as plain:
         plain.ask([{"role": "user", "content": "?"}], seed=None)
-    with small_server(reply) as url, Asking(url, "m", template_kwargs={"enable_thinking": False}).connect() as other:
+    with small_server(reply) as url, Asking(url, "m", form=FORM).connect() as other:
         other.ask([{"role": "user", "content": "?"}], seed=5)
     assert set(bodies[0]) == {"model", "messages", "temperature", "max_tokens", "return_token_ids"}
-    assert (bodies[1]["seed"], bodies[1]["chat_template_kwargs"]) == (5, {"enable_thinking": False})
+    assert (bodies[1]["seed"], bodies[1]["top_k"]) == (5, 5)
+    assert bodies[1]["chat_template_kwargs"] == {"enable_thinking": False}
 
 
 @pytest.mark.parametrize(
