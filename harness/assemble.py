@@ -200,7 +200,8 @@ def launch(python: str | None = None) -> "Launch":
 
 @contextmanager
 def open_models(study: Study) -> Iterator[OpenModels]:
-    """Start the servers that the study brings along, and make a client for each model; nothing is asked yet."""
+    """Start the servers that the study brings along, and make a client for each model; nothing is asked of
+    the models yet."""
     with ExitStack() as stack:
         running = _start_served(study, stack)
         simulated = {name: model for name, model in study.models.items() if isinstance(model, SimulatedModel)}
@@ -210,8 +211,9 @@ def open_models(study: Study) -> Iterator[OpenModels]:
         keys: list[str] = []
         spoken = _speak(addresses | here, keys, stack)
         clients: dict[str, ModelClient] = dict(spoken)
-        for name, server in running.items():
-            clients[name] = _with_epoch(spoken[name], server)
+        epochs = _epochs(addresses, running)
+        for name, epoch in epochs.items():
+            clients[name] = _with_epoch(spoken[name], epoch)
         for name, model in study.models.items():
             if isinstance(model, ScriptedModel):
                 clients[name] = _scripted(model)
@@ -312,10 +314,21 @@ def _address(card: ModelCard, model: ServedModel) -> OpenAIModel:
     )
 
 
-def _with_epoch(client: ModelClient, server: "RunningServer") -> ModelClient:
+def _epochs(addresses: Mapping[str, OpenAIModel], running: "Mapping[str, RunningServer]") -> dict[str, str]:
+    """The study's name of a model -> which start of its server this is, where that can be known."""
+    from harness.serving.epoch import epoch_by_metrics
+
+    found = {name: server.epoch for name, server in running.items()}
+    for name in addresses.keys() - running.keys():
+        epoch = epoch_by_metrics(name, addresses[name].base_url.rstrip("/").removesuffix("/v1"))
+        found |= {} if epoch is None else {name: epoch}
+    return found
+
+
+def _with_epoch(client: ModelClient, epoch: str) -> ModelClient:
     from harness.serving.epoch import EpochClient
 
-    return EpochClient(client, server.epoch)
+    return EpochClient(client, epoch)
 
 
 def _askable(name: str, model: OpenAIModel) -> "Asking":

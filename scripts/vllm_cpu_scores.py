@@ -1,4 +1,4 @@
-"""Is a sampled token's log-probability what teacher forcing gives the same token? vllm_cpu_scores.py URL MODEL TOLERANCE
+"""Is a sampled token's log-probability what teacher forcing gives it? vllm_cpu_scores.py URL MODEL TOLERANCE
 
 Samples replies at temperature 1 with token ids, then asks for `prompt_logprobs` of prompt and reply as one prompt:
 token-exact, nothing is rendered or tokenised twice. Decoding and prefilling run different kernels, hence a tolerance

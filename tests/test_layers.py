@@ -42,7 +42,7 @@ LEVELS = {
     "harness.serving.keeper": 0,
     "harness.serving.address": 2,
     "harness.serving.asking": 3,
-    "harness.serving.epoch": 2,
+    "harness.serving.epoch": 3,
     "harness.serving.command": 3,
     "harness.serving.facts": 4,
     "harness.serving.server": 5,

@@ -279,6 +279,17 @@ def test_an_address_is_asked_for_the_model_that_is_named(tmp_path: Path) -> None
         assert "is not ours to restart" in restarted.stderr
 
 
+def test_a_studys_prompts_and_temperature_are_asked(tmp_path: Path) -> None:
+    study = tmp_path / "s.yaml"
+    study.write_text(
+        "{name: s, seed: 1, tasks: {count: 2}, models: {a: {client: scripted, commands: [ls]}},"
+        " directions: {up: {base: a, swap: a}}, forks: {rule: absolute, at: [1]}, sampling: {temperature: 0.5}}"
+    )
+    asked = forkroll(tmp_path, str(card_file(tmp_path)), "--study", str(study), "--json")
+    (table,) = json.loads(asked.stdout)
+    assert "2 prompts, replies of at most 64 tokens, temperature 0.5" in table["title"]
+
+
 def test_no_server_at_an_address_is_said(tmp_path: Path) -> None:
     refused = forkroll(tmp_path, "http://127.0.0.1:9")
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
