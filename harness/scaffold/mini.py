@@ -126,6 +126,11 @@ class MiniScaffold:
         }
 
     @property
+    def config(self) -> dict[str, Mapping[str, Any]]:
+        """The configuration, in the form that `from_config` takes."""
+        return {"agent": self._agent, "model": self._model, "environment": self._place}
+
+    @property
     def action_marker(self) -> bytes:
         """What opens an action in the raw text of a reply."""
         if self.dialect == "tool_call":
