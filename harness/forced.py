@@ -15,7 +15,7 @@ from typing import Literal
 
 from harness.assemble import open_scaffold, open_tasks, sampling_of, scaffold_of, select_tasks
 from harness.clients import open_models
-from harness.config import Study
+from harness.config import OpenAIModel, Study
 from harness.errors import ConfigError, ModelError
 from harness.journal import Records, RunFolder, ScoreLog
 from harness.model.protocol import Message, ModelClient, Scored
@@ -174,7 +174,7 @@ class _Session:
     def work_off(self, phase: str, questions: Sequence[Question], take: int) -> str | None:
         """Score them all; why not all, or None. A step that could not be asked is said, and left out."""
         tally, failures = Tally(phase, len(questions)), 0
-        pool = ThreadPoolExecutor(self._study.workers)
+        pool = ThreadPoolExecutor(_at_once(self._study, self._model))
         try:
             with Progress() as progress:
                 progress.watch(tally)
@@ -223,6 +223,13 @@ class _Session:
         except Unclear as unclear:
             return Scored(None, None, None, str(unclear))
         return self._client.score(question.messages, said, tools=scaffold.tools())
+
+
+def _at_once(study: Study, model: str) -> int:
+    """Requests in flight: as many as there are workers, unless the model's server is to have fewer."""
+    section = study.models[model]
+    stated = section.concurrency if isinstance(section, OpenAIModel) else None
+    return min(study.workers, stated or study.workers)
 
 
 def _score(question: Question, scored: Scored, model: str, take: int) -> Score:

@@ -157,7 +157,7 @@ class Tokens(Record):
     """The bytes of each token: joined, they are the completion before any parsing. None where the server does not give
     them for every token, or where they do not hold the text that came beside them."""
     without_bytes: tuple[int, ...] = ()
-    """Places, from 0, of the tokens whose bytes the server does not give."""
+    """Places, from 0, of the tokens whose bytes the server does not give, or gives as a U+FFFD that the text lacks."""
 
 
 class Reply(Record):

@@ -1,24 +1,36 @@
-"""How rollouts end in mini-swe-agent's words and in ours, with what only a whole log can say beside the word."""
+"""mini-swe-agent's words for how a rollout ended, and ours."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from harness.record import Stop
-from harness.scaffold import exits
 
-SUBMITTED = exits.exit_status_of(Stop.SUBMITTED)
+SUBMITTED = "Submitted"
+
+_STOPS = {
+    SUBMITTED: Stop.SUBMITTED,
+    "TimeExceeded": Stop.TIME_LIMIT,
+    "RepeatedFormatError": Stop.FORMAT_ERRORS,
+    "ContextWindowExceededError": Stop.CONTEXT_FULL,
+}
+_STATUSES = {
+    Stop.SUBMITTED: SUBMITTED,
+    Stop.CALL_LIMIT: "LimitsExceeded",
+    Stop.TOKEN_LIMIT: "LimitsExceeded",
+    Stop.COST_LIMIT: "LimitsExceeded",
+    Stop.TIME_LIMIT: "TimeExceeded",
+    Stop.CONTEXT_FULL: "ContextWindowExceededError",
+    Stop.FORMAT_ERRORS: "RepeatedFormatError",
+    Stop.BROKEN_OFF: "BrokenOff",
+}
 
 
 def stop_of(status: str, stats: Mapping[str, Any], limits: Mapping[str, Any]) -> Stop:
-    """Our stop reason for the exit status of a log.
-
-    A limit that was exceeded is that on money where `stats` reaches the cost limit of `limits` and not the step limit.
-    An exception's name, which is no stop reason for a run of ours, is one for a log: its rollout was broken off.
-    """
-    stop = exits.stop_of(status)
-    if stop is Stop.CALL_LIMIT and _out_of_money(stats, limits):
-        return Stop.COST_LIMIT
-    return Stop.BROKEN_OFF if stop is None else stop
+    """Our stop reason for an exit status. `LimitsExceeded` is one word for two limits: money where `stats` reaches the
+    cost limit of `limits` and not the step limit. An exception's name is `broken_off`."""
+    if status != "LimitsExceeded":
+        return _STOPS.get(status, Stop.BROKEN_OFF)
+    return Stop.COST_LIMIT if _out_of_money(stats, limits) else Stop.CALL_LIMIT
 
 
 def _out_of_money(stats: Mapping[str, Any], limits: Mapping[str, Any]) -> bool:
@@ -33,5 +45,5 @@ def _amount(section: Mapping[str, Any], key: str) -> float:
 
 
 def status_of(stop: Stop) -> str:
-    """The exit status under which mini-swe-agent knows `stop`. An imported rollout has its own word for it."""
-    return exits.exit_status_of(stop)
+    """The exit status under which mini-swe-agent knows `stop`."""
+    return _STATUSES[stop]
