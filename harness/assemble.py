@@ -4,9 +4,9 @@ Everything heavy is imported where it is used. What had to be degraded is a line
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,38 +15,65 @@ from harness.agent import Agent, ModelAgent
 from harness.branch import Stage
 from harness.bundled import cache_folder
 from harness.clients import cards_of
-from harness.config import OpenAIModel, RecordedModel, ScriptedModel, SimulatedModel, Study
+from harness.config import (
+    GradingSection,
+    OpenAIModel,
+    RecordedModel,
+    ScriptedModel,
+    SimulatedModel,
+    Study,
+    TasksSection,
+    load_study,
+    load_tasks_section,
+)
 from harness.errors import ConfigError
 from harness.importers.continuing import logged_scaffold
 from harness.model.protocol import ModelClient, Sampling
 from harness.prompting import OwnScaffold
-from harness.record import Task
+from harness.record import Task, Trajectory
 from harness.sandbox.protocol import SandboxLimits, SandboxProvider
-from harness.scaffold.protocol import Scaffold
+from harness.scaffold.protocol import Dialect, Scaffold
 from harness.tasks import selection
 from harness.tasks.protocol import TaskSet
+from harness.tasks.rows import ALIASES, is_table
 
 if TYPE_CHECKING:
     from harness.sandbox.live import LiveProvider
 
 TASK_SETS = ("pocket", "swebench")
+GRADING_DISK_BYTES = 8 * 1024**3
 TREES_OF_THEIR_OWN = ("pocket",)
 """Sets whose tasks are trees on this machine: in Docker these are put into the base image."""
 
 
 def open_tasks(study: Study) -> TaskSet:
     """The study's task set; the caller closes it."""
-    wanted = study.tasks
+    return _open_set(study.tasks, study.grading)
+
+
+def _open_set(wanted: TasksSection, grading: GradingSection) -> TaskSet:
     if wanted.set not in TASK_SETS:
         raise ConfigError(f"unknown task set {wanted.set!r}; known: {', '.join(TASK_SETS)}")
     if wanted.set == "swebench":
         from harness.tasks.swebench import SweBench
 
-        assert wanted.source is not None, "checked when the study was read"
-        return SweBench(wanted.source, wanted.split, seconds=study.grading.seconds)
+        assert wanted.source is not None, "checked when the section was read"
+        return SweBench(wanted.source, wanted.split, seconds=grading.seconds)
     from harness.tasks.pocket import Pocket
 
     return Pocket(cache_folder())
+
+
+def tasks_named(name: str, overrides: Sequence[str]) -> tuple[str, list[Task]]:
+    """What a person calls tasks, and the tasks: those of a study, of the bundled set, or of a table or data set."""
+    if name == "pocket":
+        wanted = load_tasks_section({"set": name}, overrides)
+    elif name in ALIASES or is_table(name):
+        wanted = load_tasks_section({"set": "swebench", "source": name}, overrides)
+    else:
+        study = load_study(name, overrides)
+        return study.name, select_tasks(study, open_tasks(study))
+    return Path(name).name, selection.select(_open_set(wanted, GradingSection()).tasks(), wanted)
 
 
 def select_tasks(study: Study, tasks: TaskSet) -> list[Task]:
@@ -70,13 +97,49 @@ def open_provider(study: Study, scratch: Path, *, allow_unsandboxed: bool) -> It
     with ExitStack() as stack:
         opened = _open_one(study, scratch, allow_unsandboxed)
         stack.enter_context(closing(opened.provider))
-        if study.grading.sandbox is not None:
-            graders = study.model_copy(update={"sandbox": study.grading.sandbox})
+        if (graders := grading_study(study)) is not None:
             other = _open_one(graders, scratch, allow_unsandboxed)
             stack.enter_context(closing(other.provider))
-            said = tuple(f"grading: {note}" for note in other.degraded)
-            opened = OpenProvider(opened.provider, opened.degraded + said, other.provider)
+            said = tuple(f"grading: {note}" for note in other.degraded if note not in opened.degraded)
+            opened = OpenProvider(opened.provider, opened.degraded + said + _no_network(graders), other.provider)
+        opened = replace(opened, degraded=opened.degraded + _empty_submissions(study))
         yield opened
+
+
+@contextmanager
+def open_graders(study: Study, scratch: Path, *, allow_unsandboxed: bool) -> Iterator[OpenProvider]:
+    """Sandboxes to grade in alone, closed at the end."""
+    graders = grading_study(study) or study
+    opened = _open_one(graders, scratch, allow_unsandboxed)
+    with closing(opened.provider):
+        yield OpenProvider(opened.provider, opened.degraded + _no_network(graders))
+
+
+def _empty_submissions(study: Study) -> tuple[str, ...]:
+    """Our own prompt asks for the submit word alone: what a model submits holds no patch."""
+    asked = any(not isinstance(model, ScriptedModel) for model in study.models.values())
+    if study.grading.of == "working_tree" or study.scaffold.name != "forkroll" or not asked:
+        return ()
+    return ("grading: of submissions, though scaffold `forkroll` asks models for none: use grading.of=working_tree",)
+
+
+def _no_network(graders: Study) -> tuple[str, ...]:
+    if graders.sandbox.network or graders.tasks.set in TREES_OF_THEIR_OWN:
+        return ()
+    return ("grading: without a network, which the official harness gives tests (grading.sandbox)",)
+
+
+def grading_study(study: Study) -> Study | None:
+    """The study with graders' sandboxes for its own; None where grading is done in those of the rollouts.
+
+    Tests of `swebench` expect a machine to themselves: unless the study says otherwise they run as root without the
+    rollouts' limits, as in the official harness. The disk stays bounded: tests may print for ever.
+    """
+    sandbox = study.grading.sandbox
+    if sandbox is None and study.tasks.set not in TREES_OF_THEIR_OWN:
+        freed = {"memory_bytes": None, "processes": None, "disk_bytes": GRADING_DISK_BYTES, "cpus": None, "user": None}
+        sandbox = study.sandbox.model_copy(update=freed)
+    return None if sandbox is None else study.model_copy(update={"sandbox": sandbox})
 
 
 def _open_one(study: Study, scratch: Path, allow_unsandboxed: bool) -> OpenProvider:
@@ -172,18 +235,26 @@ def open_scaffold(study: Study) -> Scaffold:
         return OwnScaffold(study.dialect)
     from harness.scaffold.mini import MiniScaffold
 
-    _refuse_models_of_ours(study)
+    refuse_models_of_ours(study, study.dialect)
     scaffold = MiniScaffold.named(study.scaffold.config, study.dialect)
     scaffold.require_kept(study.sandbox.output_bytes)
     return scaffold
 
 
-def _refuse_models_of_ours(study: Study) -> None:
+def scaffold_of(study: Study, base: Trajectory) -> Scaffold:
+    """The scaffold in which `base` was rolled out, and its branches go on: the study's, or that of its log."""
+    return open_scaffold(study) if base.source is None else logged_scaffold(base.source)
+
+
+def refuse_models_of_ours(study: Study, dialect: Dialect) -> None:
     """Simulated models, and scripted ones in the text dialect, write what only our own scaffold reads."""
+    cards = cards_of(study)
     for name, model in study.models.items():
-        if isinstance(model, SimulatedModel) or (isinstance(model, ScriptedModel) and study.dialect == "text"):
+        simulated = isinstance(model, SimulatedModel) or (name in cards and cards[name].server == "simulated")
+        if simulated or (isinstance(model, ScriptedModel) and dialect == "text"):
+            kind = "simulated" if simulated else "scripted"
             raise ConfigError(
-                f"model {name!r} ({model.client}) speaks to `scaffold: forkroll` only in `dialect: {study.dialect}`"
+                f"model {name!r} is {kind}: with `dialect: {dialect}` it knows no scaffold but `forkroll`"
             )
 
 

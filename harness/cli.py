@@ -190,6 +190,9 @@ def import_(
     only: Annotated[
         str | None, typer.Option("--only", help="Of logs of several runs this one; of a run of ours, this model.")
     ] = None,
+    verdicts: Annotated[
+        Path | None, typer.Option("--verdicts", help="A report of SWE-bench's grading, for logs that hold no verdict.")
+    ] = None,
     form: FormatOption = "text",
 ) -> None:
     """Rollouts that were not made here become bases of a study: `forkroll run` then forks them."""
@@ -202,7 +205,7 @@ def import_(
         raise typer.Exit(0 if found.held else INCOMPLETE)
     if study is None or agent is None:
         raise UsageError("name a --study and the --agent whose bases these are, or ask for --list")
-    taken = import_logs(Wanted(kind, paths, study, overrides or [], agent, folder, only), _say)
+    taken = import_logs(Wanted(kind, paths, study, overrides or [], agent, folder, only, verdicts), _say)
     _print_lines(taken.lines())
     raise typer.Exit(0 if taken.imported else INCOMPLETE)
 
@@ -263,17 +266,31 @@ def grade(
 
 @app.command("tasks")
 def list_tasks(
-    study: Annotated[str, typer.Argument(help="Study file, or the name of a bundled study.", metavar="STUDY")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="Overrides, as for run.", metavar="KEY=VALUE")] = None,
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="Study (file or bundled), or pocket, verified, lite, full or a table's file: then keys of `tasks`.",
+            metavar="STUDY|SET",
+        ),
+    ],
+    overrides: Annotated[list[str] | None, typer.Argument(help="Overrides.", metavar="KEY=VALUE")] = None,
+    reference: Annotated[
+        bool, typer.Option("--reference", help="Grade each task's reference patch where the study grades.")
+    ] = False,
     form: FormatOption = "text",
+    allow_unsandboxed: UnsandboxedOption = False,
 ) -> None:
-    """The tasks that a study takes, in order: repository, difficulty, image, numbers of tests. Starts nothing."""
-    from analysis.task_table import task_table
-    from harness.assemble import open_tasks, select_tasks
-    from harness.config import load_study
+    """The tasks that a study takes, in order: repository, difficulty, tests, image, flags. Starts nothing.
 
-    loaded = load_study(study, overrides or [])
-    _print_tables([task_table(select_tasks(loaded, open_tasks(loaded)), loaded.name)], form)
+    With --reference: exit 1 when a reference patch does not resolve, 4 when one could not be graded.
+    """
+    from analysis.task_table import task_table
+    from harness.assemble import tasks_named
+
+    if reference:
+        raise typer.Exit(_references(name, overrides or [], form, allow_unsandboxed))
+    title, chosen = tasks_named(name, overrides or [])
+    _print_tables([task_table(chosen, title)], form)
 
 
 @app.command()
@@ -336,6 +353,7 @@ def serve(
     show_command: Annotated[
         bool, typer.Option("--show", help="Print the command that starts each server, and start none.")
     ] = False,
+    grace: Annotated[float, typer.Option("--grace", help="Seconds from TERM to KILL at the end.", min=0)] = 30.0,
 ) -> None:
     """Serve models as their cards say, until Ctrl-C. Exit 4: a server ended by itself."""
     from harness.selftests import command_lines
@@ -344,7 +362,7 @@ def serve(
     if show_command:
         _print_lines(command_lines(cards, python))
         return
-    gone = serve_cards(cards, python)
+    gone = serve_cards(cards, python, grace)
     if gone is not None:
         _say(gone)
         raise typer.Exit(INCOMPLETE)
@@ -381,6 +399,20 @@ def _selftest_tables(found: "Iterable[SelfTest]") -> "Sequence[Table]":
     return [selftest_table(test.facts(), number) for number, test in enumerate(distinct.values(), 1)]
 
 
+def _references(name: str, overrides: "Sequence[str]", form: str, allow_unsandboxed: bool) -> int:
+    from analysis.task_table import reference_table
+    from harness.config import load_study
+    from harness.reference import check_references
+
+    study = load_study(name, overrides)
+    found = check_references(study, allow_unsandboxed=allow_unsandboxed, say=_say)
+    graded = [(one.outcome, one.failure) for one in found]
+    _print_tables([reference_table([one.task for one in found], graded, study.name)], form)
+    if any(one.outcome is None for one in found):
+        return INCOMPLETE
+    return 0 if all(one.resolves for one in found) else 1
+
+
 def _fork_tables(folder: Path) -> "Sequence[Table]":
     from analysis.fork_tables import fork_tables
     from analysis.load import load_run
@@ -389,10 +421,13 @@ def _fork_tables(folder: Path) -> "Sequence[Table]":
 
 
 def _run_tables(folder: Path) -> "Sequence[Table]":
+    from analysis.flakes import flake_table
     from analysis.fork_tables import all_tables
     from analysis.load import load_run
+    from harness.journal import RunFolder
 
-    return all_tables(load_run(folder))
+    records = RunFolder(folder).records()
+    return [*all_tables(load_run(folder)), *([flake_table(records, folder.name)] if records.regrades else [])]
 
 
 def _paper_tables(folder: Path, bucket: str, seed: int, resamples: int) -> "Sequence[Table]":

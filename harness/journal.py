@@ -3,6 +3,7 @@
     RUN/
       study.yaml        the study as resolved
       manifest.json     what made this run: versions, commit, machine, one entry a session
+      tasks.jsonl       the study's tasks as it takes them: the run is read without the data set that they came from
       records/*.jsonl   one whole record a line; each session of the driver writes a file of its own
       scratch/          steps of rollouts under way, for `status` and `show`; not part of the result
       blobs/            snapshots of sandboxes by content address (see `snapshots`); without them forks re-execute
@@ -18,7 +19,7 @@ import fcntl
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -37,6 +38,7 @@ from harness.record import (
     Regrade,
     Score,
     Step,
+    Task,
     Trajectory,
     canonical_json,
 )
@@ -75,6 +77,7 @@ class RunFolder:
         self.path = path
         self.study_file = path / "study.yaml"
         self.manifest_file = path / "manifest.json"
+        self.tasks_file = path / "tasks.jsonl"
         self.records_folder = path / "records"
         self.scratch_folder = path / "scratch"
         self.blobs_folder = path / "blobs"
@@ -100,6 +103,16 @@ class RunFolder:
         if not isinstance(content, dict) or content.get("schema") != SCHEMA_VERSION:
             raise JournalError(f"{self.manifest_file}: schema is not {SCHEMA_VERSION}; use the version that made it")
         return content
+
+    def tasks(self) -> list[Task] | None:
+        """The study's tasks, in its order; None where they were not kept."""
+        if not self.tasks_file.is_file():
+            return None
+        lines = self.tasks_file.read_text(encoding="utf-8").splitlines()
+        try:
+            return [Task.model_validate_json(line) for line in lines]
+        except ValidationError as error:
+            raise JournalError(f"{self.tasks_file}: not a list of tasks: {error.errors()[0]['msg']}") from None
 
     def records(self) -> Records:
         """Everything written so far."""
@@ -227,6 +240,10 @@ class Journal:
         """Write the resolved study and the manifest, each whole or not at all."""
         write_whole(self.folder.manifest_file, json.dumps(manifest, indent=2, sort_keys=True) + "\n")
         write_whole(self.folder.study_file, study_yaml)
+
+    def keep_tasks(self, tasks: Iterable[Task]) -> None:
+        """Write the study's tasks, whole or not at all."""
+        write_whole(self.folder.tasks_file, "".join(task.model_dump_json() + "\n" for task in tasks))
 
     def append(self, record: AnyRecord) -> None:
         """Write one whole record durably, then drop its scratch."""

@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from harness.assemble import open_provider, open_tasks, select_tasks, stage_of
+from harness.assemble import open_graders, open_tasks, stage_of
 from harness.config import RunLimits, Study, to_yaml
 from harness.errors import UsageError
 from harness.gradings import Design, GradeCell, plan_gradings
@@ -14,7 +14,7 @@ from harness.manifest import session
 from harness.progress import Progress
 from harness.record import Task
 from harness.run import INCOMPLETE, INTERRUPTED, OpenRun, open_run
-from harness.session import stop_on_signals
+from harness.session import record_what_use_showed, stop_on_signals
 from harness.sweep import Brakes, Tally, run_gradings
 from harness.tasks.protocol import TaskSet
 
@@ -52,12 +52,11 @@ def grade(folder: Path, design: Design, times: int, *, allow_unsandboxed: bool, 
         )
     tasks = open_tasks(opened.study)
     with closing(tasks):
-        chosen = select_tasks(opened.study, tasks)
-        planned = plan_gradings(opened.records, chosen, design, times)
+        planned = plan_gradings(opened.records, opened.tasks, design, times)
         owed = [cell for cell in planned if cell.id not in opened.records.regrades]
         if not owed:
             return Graded(0, None)
-        tasks.require(_of(chosen, owed))
+        tasks.require(_of(opened.tasks, owed))
         tally = _session(opened, tasks, owed, design, times, allow_unsandboxed=allow_unsandboxed, say=say)
     done = opened.folder.records().regrades
     return Graded(sum(cell.id not in done for cell in planned), tally.stopped)
@@ -81,7 +80,7 @@ def _session(
     study, place = _as_graded(opened.study), opened.folder
     scratch = place.path.absolute() / "sandboxes"
     with (
-        open_provider(study, scratch, allow_unsandboxed=allow_unsandboxed) as sandboxes,
+        open_graders(study, scratch, allow_unsandboxed=allow_unsandboxed) as sandboxes,
         Journal(place) as journal,
     ):
         for note in sandboxes.degraded:
@@ -94,12 +93,12 @@ def _session(
         brakes = Brakes(study, journal, calls_before=0)
         stage = stage_of(study, tasks, sandboxes.provider, {})
         with stop_on_signals(brakes.requested, say), Progress() as progress:
-            return run_gradings(owed, stage, journal, brakes, progress.watch)
+            tally = run_gradings(owed, stage, journal, brakes, progress.watch)
+        record_what_use_showed(entry, sandboxes, say)
+        journal.start_session(to_yaml(opened.study), manifest)
+    return tally
 
 
 def _as_graded(study: Study) -> Study:
-    """The study with graders' sandboxes for its own, and without limits of its rollouts."""
-    limits = study.limits.model_copy(update={"run": RunLimits()})
-    sandbox = study.grading.sandbox or study.sandbox
-    grading = study.grading.model_copy(update={"sandbox": None})
-    return study.model_copy(update={"limits": limits, "sandbox": sandbox, "grading": grading})
+    """The study without the limits of its rollouts, which no grading counts towards."""
+    return study.model_copy(update={"limits": study.limits.model_copy(update={"run": RunLimits()})})

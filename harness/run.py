@@ -115,7 +115,7 @@ class OpenRun:
     folder: RunFolder
     study: Study
     tasks: tuple[Task, ...]
-    """The study's."""
+    """The study's, in its order."""
     records: Records
     owed: tuple[str, ...]
     unplanned: tuple[str, ...]
@@ -130,7 +130,8 @@ def open_run(path: Path) -> OpenRun:
     """Read a run folder and hold it against its plan."""
     folder = RunFolder(path).require()
     study = load_study(str(folder.study_file))
-    tasks = select_tasks(study, open_tasks(study))
+    kept = folder.tasks()
+    tasks = select_tasks(study, open_tasks(study)) if kept is None else kept
     records = folder.records()
     planned = [
         *(cell_id for cell_id in imported_bases(study, tasks) if cell_id in records.bases),

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 
 from harness.assemble import open_scaffold, open_tasks, select_tasks
@@ -15,6 +15,7 @@ from harness.config import Study, load_study
 from harness.determinism import openings
 from harness.errors import ConfigError, ModelError, UsageError
 from harness.model.keys import read_key
+from harness.model.request import RequestForm
 from harness.prompting import OwnScaffold
 from harness.record import Task
 from harness.scaffold.protocol import Dialect, Scaffold
@@ -34,12 +35,12 @@ def command_lines(sources: Sequence[str], python: str | None) -> list[str]:
     return [command_of(load_card(source), cache=cache_folder(), python=python).line() for source in sources]
 
 
-def serve(sources: Sequence[str], python: str | None) -> str | None:
+def serve(sources: Sequence[str], python: str | None, grace_seconds: float) -> str | None:
     """Serve the cards until SIGINT or SIGTERM (None), or until one server ends by itself (which, and how)."""
     cards = [load_card(source) for source in sources]
     with _signals_interrupt():
         try:
-            with serving(cards, launch(python)) as servers:
+            with serving(cards, replace(launch(python), grace_seconds=grace_seconds)) as servers:
                 while True:
                     for server in servers:
                         if (status := server.exit_status()) is not None:
@@ -102,7 +103,8 @@ def _is_url(target: str) -> bool:
 
 def _examine_card(card: ModelCard, study: Study | None, wanted: Wanted) -> SelfTest:
     dialect: Dialect = "text" if card.server == "vllm" and card.tool_parser is None else "tool_call"
-    asking = Asking(card.base_url, card.served, template_kwargs=card.chat_template_kwargs)
+    form = RequestForm(chat_template_kwargs=card.chat_template_kwargs, extra_body=card.extra_body)
+    asking = Asking(card.base_url, card.served, form=form)
     starter = launch(wanted.python)
     with ExitStack() as stack:
         (server,) = stack.enter_context(serving([card], starter))
@@ -140,15 +142,7 @@ def _question(
     """What is asked, and how."""
     scaffold: Scaffold = OwnScaffold(dialect) if study is None else open_scaffold(study)
     temperature = 0.0 if study is None else study.sampling.temperature
-    how = Asking(
-        asking.base_url,
-        asking.model,
-        tools=tuple(scaffold.tools()),
-        temperature=temperature,
-        max_tokens=wanted.tokens,
-        template_kwargs=asking.template_kwargs,
-        key=asking.key,
-    )
+    how = replace(asking, tools=tuple(scaffold.tools()), temperature=temperature, max_tokens=wanted.tokens)
     return how, openings(scaffold, _tasks(study), wanted.prompts)
 
 

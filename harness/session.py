@@ -85,6 +85,7 @@ class Session:
         study, place = self.study, self.place
         with Journal(place) as journal:
             manifest = self._manifest(entry)
+            journal.keep_tasks(self.chosen)
             journal.start_session(to_yaml(study), manifest)
             for name in place.records().torn:
                 self.say(f"note: the last line of records/{name} was torn by a kill; its cell is run again")
@@ -127,15 +128,9 @@ class Session:
     def _record_what_use_showed(
         self, entry: dict[str, Any], sandboxes: OpenProvider, models: OpenModels, brakes: Brakes
     ) -> None:
-        """Images, what this machine lacks and what a server leaves out are known only once they have been used."""
         unread = brakes.unread(least=1)
         entry["models_in_use"] = {name: one.client.facts() for name, one in models.spoken.items()}
-        for note in (*sandboxes.provider.degraded, *models.notes(), *([unread] if unread else [])):
-            if note not in entry["degraded"]:
-                self.say(f"note: {note}")
-                entry["degraded"].append(note)
-        if sandboxes.provider.facts:
-            entry["sandbox_facts"] = sandboxes.provider.facts
+        record_what_use_showed(entry, sandboxes, self.say, [*models.notes(), *([unread] if unread else [])])
 
     def _self_test(self, models: OpenModels) -> "Mapping[str, SelfTest]":
         """Of every model behind a server; empty where the study asks for none."""
@@ -175,6 +170,17 @@ class Session:
                 yield f"{recorded} was made with `{key}` {before.get(key)!r}, this study has {now.get(key)!r}"
         if RunFolder(recorded).manifest()["prompts_digest"] != prompts_digest(open_scaffold(study)):
             yield f"the prompts were changed since {recorded} was made"
+
+
+def record_what_use_showed(entry: dict[str, Any], sandboxes: OpenProvider, say: Say, notes: Sequence[str] = ()) -> None:
+    """Images, what this machine lacks and what a server leaves out are known only once they have been used."""
+    providers = {"sandbox_facts": sandboxes.provider, "grading_facts": sandboxes.grading}
+    used = {place: provider for place, provider in providers.items() if provider is not None}
+    for note in (*(note for provider in used.values() for note in provider.degraded), *notes):
+        if note not in entry["degraded"]:
+            say(f"note: {note}")
+            entry["degraded"].append(note)
+    entry |= {place: provider.facts for place, provider in used.items() if provider.facts}
 
 
 def _not_deterministic(tested: "Mapping[str, SelfTest]") -> str | None:

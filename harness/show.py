@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from harness.config import Study
 from harness.errors import UsageError
 from harness.journal import Records, RunFolder
-from harness.record import Branch, Exit, Observation, PrefixCheck, Step, Trajectory
+from harness.record import Branch, Ending, Exit, Observation, PrefixCheck, Step, Trajectory
 
 _COMMAND_WIDTH = 76
 
@@ -31,7 +31,7 @@ def status_lines(folder: RunFolder, records: Records, owed: Sequence[str], unpla
     for title, finished in (("bases", bases), ("branches", branches)):
         endings = [record.ending for record in finished]
         stops = Counter(ending.stop.value for ending in endings)
-        outcomes = Counter(str(ending.outcome.status) for ending in endings)
+        outcomes = Counter(_outcome(ending) for ending in endings)
         if finished:
             lines.append(f"  {title}: {_counts(stops)}; {_counts(outcomes)}")
     lines += _failure_lines(records, owed)
@@ -40,6 +40,12 @@ def status_lines(folder: RunFolder, records: Records, owed: Sequence[str], unpla
     lines += [f"  torn last line, run again on resume: records/{name}" for name in records.torn]
     lines += [f"  recorded but not in the plan: {cell_id}" for cell_id in unplanned]
     return lines
+
+
+def _outcome(ending: Ending) -> str:
+    """Unresolved in each of its ways; else the status."""
+    status, reason = ending.outcome.status, ending.outcome.reason
+    return f"{status} ({reason.value})" if status == "unresolved" and reason is not None else status
 
 
 def _counts(counter: Mapping[str, int]) -> str:

@@ -1,7 +1,7 @@
 """Asks one server for completions the way the self-test needs it: with or without a seed, with an exact cache state.
 
-It speaks HTTP itself, without the run's client: no retries, no waiting, nothing that could hide a difference. A request
-that fails fails the self-test.
+A request has the form that the run's have. It is sent without the run's client: no retries, no waiting, nothing that
+could hide a difference. A request that fails fails the self-test.
 """
 
 import time
@@ -14,7 +14,8 @@ import httpx
 
 from harness.errors import ModelError, attribute
 from harness.model.keys import Key
-from harness.model.protocol import Message
+from harness.model.protocol import Message, Sampling
+from harness.model.request import RequestForm
 
 Unit = Literal["token", "character"]
 """What two replies are compared by."""
@@ -22,7 +23,7 @@ Cold = Literal["reset", "salt"]
 """How a prompt is made to find no part of itself in the prefix cache: the whole cache is reset before it, or it gets
 a salt of its own, which vLLM makes part of every cache key."""
 
-_RESET_ATTEMPTS, _RESET_WAIT_S = 50, 0.1
+_RESET_WAIT_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Asking:
     tools: Sequence[Mapping[str, Any]] = ()
     temperature: float = 0.0
     max_tokens: int = 64
-    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    form: RequestForm = field(default_factory=RequestForm)
     key: Key = field(default_factory=Key)
     timeout_s: float = 600.0
 
@@ -73,37 +74,39 @@ class Connection:
     def ask(self, messages: Sequence[Message], *, seed: int | None, salt: str | None = None) -> Answer:
         """One reply; `seed` None sends none."""
         asked = self._asking
-        body: dict[str, Any] = {
-            "model": asked.model,
-            "messages": list(messages),
-            "temperature": asked.temperature,
-            "max_tokens": asked.max_tokens,
-            "return_token_ids": True,
-        }
-        optional = {
-            "seed": seed,
-            "tools": list(asked.tools) or None,
-            "chat_template_kwargs": dict(asked.template_kwargs) or None,
-            "cache_salt": salt,
-        }
-        body |= {key: value for key, value in optional.items() if value is not None}
+        sampling = Sampling(asked.temperature, asked.max_tokens)
+        body = asked.form.body(asked.model, messages, asked.tools, sampling, seed or 0)
+        if seed is None:
+            body.pop("seed", None)
+        if "return_token_ids" not in asked.form.omit:
+            body["return_token_ids"] = True
+        if salt is not None:
+            body["cache_salt"] = salt
         return self._complete(body)
 
     def cold_by(self) -> Cold | None:
         """How this server lets a prompt start cold; None: it does not."""
-        if self._send("POST", f"{self._root}/reset_prefix_cache", {}).status_code == 200:
+        if self._reset() is not None:
             return "reset"
-        version = self._send("GET", f"{self._root}/version")
-        return "salt" if version.status_code == 200 and "version" in version.json() else None
+        return "salt" if "version" in _object(self._send("GET", f"{self._root}/version")) else None
 
-    def reset(self) -> None:
+    def reset(self, within_s: float = 5.0) -> None:
         """Empty the prefix cache. Refused by vLLM while blocks are held, which is so for a moment after a reply."""
-        for _ in range(_RESET_ATTEMPTS):
-            answer = self._send("POST", f"{self._root}/reset_prefix_cache", {})
-            if answer.status_code == 200 and (not answer.content or answer.json().get("success", True)):
-                return
+        deadline = time.monotonic() + within_s
+        while not self._reset():
+            if time.monotonic() > deadline:
+                raise ModelError(f"self-test: {self._root}: the prefix cache stays in use; is anybody else asking?")
             time.sleep(_RESET_WAIT_S)
-        raise ModelError(f"self-test: {self._root}: the prefix cache cannot be emptied; is anybody else asking it?")
+
+    def _reset(self) -> bool | None:
+        """Whether it was emptied; None when this server has no such thing."""
+        answer = self._send("POST", f"{self._root}/reset_prefix_cache", {})
+        if answer.status_code != 200:
+            return None
+        if not answer.content:  # vLLM before it said more than that
+            return True
+        success = _object(answer).get("success")
+        return success if isinstance(success, bool) else None
 
     @property
     def _root(self) -> str:
@@ -113,7 +116,8 @@ class Connection:
         url = f"{self._asking.base_url.rstrip('/')}/chat/completions"
         answer = self._send("POST", url, body)
         if answer.status_code != 200:
-            raise ModelError(f"self-test: {url}: HTTP {answer.status_code}: {' '.join(answer.text[:300].split())}")
+            told = self._asking.key.hide(" ".join(answer.text[:300].split()))
+            raise ModelError(f"self-test: {url}: HTTP {answer.status_code}: {told}")
         with attribute(ModelError, f"self-test: {url}: reading the reply"):
             return _read(answer.json())
 
@@ -127,6 +131,15 @@ class Connection:
 def new_salt() -> str:
     """One that no request has had."""
     return uuid.uuid4().hex
+
+
+def _object(answer: httpx.Response) -> Mapping[str, Any]:
+    """The JSON object that an answer holds; empty when it holds none."""
+    try:
+        parsed = answer.json()
+    except ValueError:
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
 def _read(answer: Mapping[str, Any]) -> Answer:

@@ -71,6 +71,11 @@ def read_rows(source: str, split: str) -> Iterable[Mapping[str, Any]]:
     return _from_hub(name, split)
 
 
+def is_table(name: str) -> bool:
+    """`name` is that of a table of tasks, by its ending, or of a folder."""
+    return _kind(Path(name)) is not None or Path(name).is_dir()
+
+
 def _kind(path: Path) -> str | None:
     """.json, .jsonl or .parquet; None for any other name."""
     suffix = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
