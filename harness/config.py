@@ -179,7 +179,7 @@ class ServedModel(Section):
     card: str = Field(min_length=1)
     """A card in configs/models by name, or a file."""
     request_seconds: float = Field(default=600.0, gt=0)
-    omit: tuple[Literal["temperature", "seed", "return_token_ids"], ...] = ()
+    omit: tuple[Literal["temperature", "seed", "logprobs", "return_token_ids"], ...] = ()
     """What is not sent."""
 
 
