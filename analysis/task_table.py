@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from analysis.table import Cell, Column, Table, absent, count, label
-from harness.record import Task
+from analysis.table import Cell, Column, Table, absent, count, label, rate
+from harness.record import Outcome, Task
 
 _COLUMNS = (
     Column("task", "task", is_label=True),
@@ -13,6 +13,42 @@ _COLUMNS = (
     Column("pass_to_pass", "pass-to-pass"),
     Column("image", "image"),
 )
+
+
+Graded = tuple[Outcome | None, str | None]
+"""What grading a reference patch gave; or None, and why it could not be carried out."""
+
+
+def reference_table(tasks: Sequence[Task], graded: Sequence[Graded], name: str) -> Table:
+    """What grading each task's reference patch gave."""
+    resolved = sum(outcome is not None and outcome.status == "resolved" for outcome, _ in graded)
+    return Table(
+        "references",
+        f"reference patches · {name} · {resolved} of {len(tasks)} resolve",
+        (
+            Column("task", "task", is_label=True),
+            Column("outcome", "outcome"),
+            Column("fail_to_pass", "fail-to-pass"),
+            Column("pass_to_pass", "pass-to-pass"),
+        ),
+        tuple(_reference_row(task, *one) for task, one in zip(tasks, graded, strict=True)),
+        tuple(_why_not(tasks, graded)),
+    )
+
+
+def _reference_row(task: Task, outcome: Outcome | None, failure: str | None) -> tuple[Cell, ...]:
+    name = label(task.instance_id)
+    if outcome is None:
+        return (name, *[absent(f"not graded: {failure}")] * 3)
+    untold = "no test was run"
+    counts = [rate(*counted) if counted else absent(untold) for counted in (outcome.fail_to_pass, outcome.pass_to_pass)]
+    return (name, label(str(outcome.reason or outcome.status)), *counts)
+
+
+def _why_not(tasks: Sequence[Task], graded: Sequence[Graded]) -> Iterator[str]:
+    for task, (outcome, _) in zip(tasks, graded, strict=True):
+        if outcome is not None and outcome.detail:
+            yield f"{task.instance_id}: {outcome.detail}"
 
 
 def task_table(tasks: Sequence[Task], name: str) -> Table:

@@ -6,7 +6,7 @@ Everything heavy is imported where it is used. What had to be degraded is a line
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,9 +30,9 @@ from harness.errors import ConfigError
 from harness.importers.continuing import logged_scaffold
 from harness.model.protocol import ModelClient, Sampling
 from harness.prompting import OwnScaffold
-from harness.record import Task
+from harness.record import Task, Trajectory
 from harness.sandbox.protocol import SandboxLimits, SandboxProvider
-from harness.scaffold.protocol import Scaffold
+from harness.scaffold.protocol import Dialect, Scaffold
 from harness.tasks import selection
 from harness.tasks.protocol import TaskSet
 from harness.tasks.rows import ALIASES, is_table
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from harness.sandbox.live import LiveProvider
 
 TASK_SETS = ("pocket", "swebench")
+GRADING_DISK_BYTES = 8 * 1024**3
 TREES_OF_THEIR_OWN = ("pocket",)
 """Sets whose tasks are trees on this machine: in Docker these are put into the base image."""
 
@@ -101,6 +102,7 @@ def open_provider(study: Study, scratch: Path, *, allow_unsandboxed: bool) -> It
             stack.enter_context(closing(other.provider))
             said = tuple(f"grading: {note}" for note in other.degraded if note not in opened.degraded)
             opened = OpenProvider(opened.provider, opened.degraded + said + _no_network(graders), other.provider)
+        opened = replace(opened, degraded=opened.degraded + _empty_submissions(study))
         yield opened
 
 
@@ -113,6 +115,14 @@ def open_graders(study: Study, scratch: Path, *, allow_unsandboxed: bool) -> Ite
         yield OpenProvider(opened.provider, opened.degraded + _no_network(graders))
 
 
+def _empty_submissions(study: Study) -> tuple[str, ...]:
+    """Our own prompt asks for the submit word alone: what a model submits holds no patch."""
+    asked = any(not isinstance(model, ScriptedModel) for model in study.models.values())
+    if study.grading.of == "working_tree" or study.scaffold.name != "forkroll" or not asked:
+        return ()
+    return ("grading: of submissions, though scaffold `forkroll` asks models for none: use grading.of=working_tree",)
+
+
 def _no_network(graders: Study) -> tuple[str, ...]:
     if graders.sandbox.network or graders.tasks.set in TREES_OF_THEIR_OWN:
         return ()
@@ -122,13 +132,13 @@ def _no_network(graders: Study) -> tuple[str, ...]:
 def grading_study(study: Study) -> Study | None:
     """The study with graders' sandboxes for its own; None where grading is done in those of the rollouts.
 
-    Tests of `swebench` expect a machine to themselves: unless the study says otherwise, root without the limits that
-    rollouts have, as the official harness runs them.
+    Tests of `swebench` expect a machine to themselves: unless the study says otherwise they run as root without the
+    rollouts' limits, as in the official harness. The disk stays bounded: tests may print for ever.
     """
     sandbox = study.grading.sandbox
     if sandbox is None and study.tasks.set not in TREES_OF_THEIR_OWN:
-        unlimited = {"memory_bytes": None, "processes": None, "disk_bytes": None, "cpus": None, "user": None}
-        sandbox = study.sandbox.model_copy(update=unlimited)
+        freed = {"memory_bytes": None, "processes": None, "disk_bytes": GRADING_DISK_BYTES, "cpus": None, "user": None}
+        sandbox = study.sandbox.model_copy(update=freed)
     return None if sandbox is None else study.model_copy(update={"sandbox": sandbox})
 
 
@@ -225,18 +235,26 @@ def open_scaffold(study: Study) -> Scaffold:
         return OwnScaffold(study.dialect)
     from harness.scaffold.mini import MiniScaffold
 
-    _refuse_models_of_ours(study)
+    refuse_models_of_ours(study, study.dialect)
     scaffold = MiniScaffold.named(study.scaffold.config, study.dialect)
     scaffold.require_kept(study.sandbox.output_bytes)
     return scaffold
 
 
-def _refuse_models_of_ours(study: Study) -> None:
+def scaffold_of(study: Study, base: Trajectory) -> Scaffold:
+    """The scaffold in which `base` was rolled out, and its branches go on: the study's, or that of its log."""
+    return open_scaffold(study) if base.source is None else logged_scaffold(base.source)
+
+
+def refuse_models_of_ours(study: Study, dialect: Dialect) -> None:
     """Simulated models, and scripted ones in the text dialect, write what only our own scaffold reads."""
+    cards = cards_of(study)
     for name, model in study.models.items():
-        if isinstance(model, SimulatedModel) or (isinstance(model, ScriptedModel) and study.dialect == "text"):
+        simulated = isinstance(model, SimulatedModel) or (name in cards and cards[name].server == "simulated")
+        if simulated or (isinstance(model, ScriptedModel) and dialect == "text"):
+            kind = "simulated" if simulated else "scripted"
             raise ConfigError(
-                f"model {name!r} ({model.client}) speaks to `scaffold: forkroll` only in `dialect: {study.dialect}`"
+                f"model {name!r} is {kind}: with `dialect: {dialect}` it knows no scaffold but `forkroll`"
             )
 
 

@@ -190,6 +190,9 @@ def import_(
     only: Annotated[
         str | None, typer.Option("--only", help="Of logs of several runs this one; of a run of ours, this model.")
     ] = None,
+    verdicts: Annotated[
+        Path | None, typer.Option("--verdicts", help="A report of SWE-bench's grading, for logs that hold no verdict.")
+    ] = None,
     form: FormatOption = "text",
 ) -> None:
     """Rollouts that were not made here become bases of a study: `forkroll run` then forks them."""
@@ -202,7 +205,7 @@ def import_(
         raise typer.Exit(0 if found.held else INCOMPLETE)
     if study is None or agent is None:
         raise UsageError("name a --study and the --agent whose bases these are, or ask for --list")
-    taken = import_logs(Wanted(kind, paths, study, overrides or [], agent, folder, only), _say)
+    taken = import_logs(Wanted(kind, paths, study, overrides or [], agent, folder, only, verdicts), _say)
     _print_lines(taken.lines())
     raise typer.Exit(0 if taken.imported else INCOMPLETE)
 
@@ -271,12 +274,21 @@ def list_tasks(
         ),
     ],
     overrides: Annotated[list[str] | None, typer.Argument(help="Overrides.", metavar="KEY=VALUE")] = None,
+    reference: Annotated[
+        bool, typer.Option("--reference", help="Grade each task's reference patch where the study grades.")
+    ] = False,
     form: FormatOption = "text",
+    allow_unsandboxed: UnsandboxedOption = False,
 ) -> None:
-    """The tasks that a study takes, in order: repository, difficulty, tests, image, flags. Starts nothing."""
+    """The tasks that a study takes, in order: repository, difficulty, tests, image, flags. Starts nothing.
+
+    With --reference: exit 1 when a reference patch does not resolve, 4 when one could not be graded.
+    """
     from analysis.task_table import task_table
     from harness.assemble import tasks_named
 
+    if reference:
+        raise typer.Exit(_references(name, overrides or [], form, allow_unsandboxed))
     title, chosen = tasks_named(name, overrides or [])
     _print_tables([task_table(chosen, title)], form)
 
@@ -387,6 +399,20 @@ def _selftest_tables(found: "Iterable[SelfTest]") -> "Sequence[Table]":
     return [selftest_table(test.facts(), number) for number, test in enumerate(distinct.values(), 1)]
 
 
+def _references(name: str, overrides: "Sequence[str]", form: str, allow_unsandboxed: bool) -> int:
+    from analysis.task_table import reference_table
+    from harness.config import load_study
+    from harness.reference import check_references
+
+    study = load_study(name, overrides)
+    found = check_references(study, allow_unsandboxed=allow_unsandboxed, say=_say)
+    graded = [(one.outcome, one.failure) for one in found]
+    _print_tables([reference_table([one.task for one in found], graded, study.name)], form)
+    if any(one.outcome is None for one in found):
+        return INCOMPLETE
+    return 0 if all(one.resolves for one in found) else 1
+
+
 def _fork_tables(folder: Path) -> "Sequence[Table]":
     from analysis.fork_tables import fork_tables
     from analysis.load import load_run
@@ -395,10 +421,13 @@ def _fork_tables(folder: Path) -> "Sequence[Table]":
 
 
 def _run_tables(folder: Path) -> "Sequence[Table]":
+    from analysis.flakes import flake_table
     from analysis.fork_tables import all_tables
     from analysis.load import load_run
+    from harness.journal import RunFolder
 
-    return all_tables(load_run(folder))
+    records = RunFolder(folder).records()
+    return [*all_tables(load_run(folder)), *([flake_table(records, folder.name)] if records.regrades else [])]
 
 
 def _paper_tables(folder: Path, bucket: str, seed: int, resamples: int) -> "Sequence[Table]":

@@ -324,7 +324,8 @@ class Ending(Record):
     submission: str | None = None
     """What the submitting command printed after the submit word; None when it never submitted."""
     patch: Raw
-    """Working-tree diff against the start commit at exit, whatever the stop reason."""
+    """Working-tree diff against the start commit at exit, whatever the stop reason; of an imported rollout, whose tree
+    is not known, what was submitted."""
     graded: Literal["submission", "working_tree"] = "working_tree"
     """Whether `outcome` is that of `submission` or of `patch`."""
     outcome: Outcome

@@ -18,7 +18,7 @@ from harness.journal import RunFolder
 FORKROLL = Path(sys.executable).with_name("forkroll")
 PROJECT, VERSION, REPO = "marshmallow", "3.19.0", "marshmallow-code/marshmallow"
 TOOLS = ("pytest==7.4.4", "pytz", "simplejson", "packaging")
-IMAGE, ABSENT = "forkroll-rehearsal", "forkroll-rehearsal.invalid/absent:latest"
+IMAGE, ABSENT = "forkroll-rehearsal", "localhost:1/forkroll-rehearsal/absent:latest"
 TASK, WITHOUT_IMAGE = "marshmallow-code__marshmallow-1", "marshmallow-code__marshmallow-2"
 SOURCE, TESTS = "src/marshmallow/utils.py", "tests/test_utils.py"
 RIGHT, WRONG = 'head, rest = key.split(".", 1)', 'head, rest = key.rsplit(".", 1)'
@@ -259,6 +259,7 @@ def main() -> None:
         (folder / "tasks.jsonl").write_text(table)
         (folder / "rehearsal.yaml").write_text(json.dumps(study("tasks.jsonl")))
         forkroll(folder, "tasks", "rehearsal.yaml")
+        forkroll(folder, "tasks", "rehearsal.yaml", "--reference", expected=4)
         forkroll(folder, "run", "rehearsal.yaml", expected=4)
         forkroll(folder, "status", "runs/rehearsal", expected=4)
         run = RunFolder(folder / "runs/rehearsal")

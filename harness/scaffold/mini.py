@@ -110,13 +110,13 @@ class MiniScaffold:
     # --- what a scaffold does
 
     def facts(self) -> Mapping[str, object]:
-        """Where the templates came from, their digests, and the settings beside them."""
+        """Digests of the templates and the settings beside them. Not the package's version, which a session's packages
+        name: a run goes on with another version whose templates are the same."""
         return {
             "name": self.name,
             "dialect": self.dialect,
             "generation": self.generation,
             "config": self.source,
-            "package": self.package,
             "templates": {name: template.sha256 for name, template in self._templates.items()},
             "action_regex": self._regex.pattern if self.dialect == "text" else None,
             "environment": dict(self.environment),
@@ -124,6 +124,11 @@ class MiniScaffold:
             "step_limit": self._agent.get("step_limit", 0),
             "timeout": self._place.get("timeout"),
         }
+
+    @property
+    def config(self) -> dict[str, Mapping[str, Any]]:
+        """The configuration, in the form that `from_config` takes."""
+        return {"agent": self._agent, "model": self._model, "environment": self._place}
 
     @property
     def action_marker(self) -> bytes:

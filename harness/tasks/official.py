@@ -8,6 +8,7 @@ import base64
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -106,9 +107,10 @@ def interpreter() -> str:
     """The Python that has swebench. ConfigError when none is known."""
     named = os.environ.get(PYTHON_VARIABLE)
     if named:
-        if not os.access(named, os.X_OK):
+        found = shutil.which(named)
+        if found is None:
             raise ConfigError(f"{PYTHON_VARIABLE} names {named}, which cannot be run")
-        return named
+        return os.path.abspath(found)
     if importlib.util.find_spec("swebench") is None:
         raise ConfigError(
             "grading tasks of `swebench` needs the package swebench: pip install 'forkroll[swebench]', "
@@ -122,7 +124,7 @@ def _start() -> "subprocess.Popen[str]":
     python = interpreter()
     with tempfile.TemporaryFile() as complaints:
         process = subprocess.Popen(
-            [python, "-I", swebench_worker.__file__],
+            [python, swebench_worker.__file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=complaints,

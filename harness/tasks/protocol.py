@@ -12,25 +12,27 @@ from harness.sandbox.protocol import Image, Sandbox
 class History:
     """What an image's repository holds beyond the commit that its task starts from."""
 
-    ahead: int | None
-    """Commits from the base commit to HEAD; None: the base commit is not in the repository."""
-    future: int
+    ahead: int = 0
+    """Commits from the base commit to HEAD."""
+    future: int = 0
     """Commits, reachable or not, that lie on no way from HEAD and are newer than the base commit."""
     examples: tuple[str, ...] = ()
     """A few of them: short hash and date."""
+    problem: str | None = None
+    """Why neither number is known; None when they are."""
 
     @property
     def reaches_past_base(self) -> bool:
-        """An agent could read there what came after its task.
+        """An agent could read there what came after its task, or nobody knows.
 
         One commit ahead is the image's own: swebench puts its changes to the environment there.
         """
-        return self.ahead is None or self.ahead > 1 or self.future > 0
+        return self.problem is not None or self.ahead > 1 or self.future > 0
 
     def line(self, task_id: str) -> str:
         """What to tell a person."""
-        if self.ahead is None:
-            return f"{task_id}: the image's repository lacks the base commit"
+        if self.problem is not None:
+            return f"{task_id}: {self.problem}"
         some = f" (such as {', '.join(self.examples)})" if self.examples else ""
         ahead = f"HEAD is {self.ahead} commits past the base commit" if self.ahead > 1 else ""
         future = f"{self.future} newer commits can be read in its repository{some}" if self.future else ""

@@ -21,7 +21,7 @@ WORKING_FOLDER = "/testbed"
 _PATCH, _SCRIPT, _LOG = "/tmp/patch.diff", "/eval.sh", "/tmp/forkroll-test-output"
 _APPLY_S, _HISTORY_S = 300.0, 300.0
 _NO_SUCH_COMMAND = 127
-_LOG_BYTES = 64 * 1024 * 1024
+_LOG_BYTES = 256 * 1024**2
 _CLEAN = "git checkout -- . ; git clean -fd"
 
 _HISTORY = r"""
@@ -84,7 +84,7 @@ class SweBench:
         """End the grading process."""
         self._official.close()
 
-    def history_of(self, task: Task, sandbox: Sandbox) -> History | None:
+    def history_of(self, task: Task, sandbox: Sandbox) -> History:
         """Commits beyond the base commit, by looking at every object of the repository. Leaves the tree alone."""
         seen = sandbox.act(_HISTORY.format(base=task.base_commit), timeout_s=_HISTORY_S)
         return read_history(seen.output.decode("utf-8", "replace"))
@@ -158,13 +158,13 @@ def _outcome(tests: Mapping[str, Mapping[str, Any]], *, resolved: bool) -> Outco
     )
 
 
-def read_history(told: str) -> History | None:
-    """What the look at a repository printed; None when it was not carried out."""
+def read_history(told: str) -> History:
+    """What the look at a repository printed."""
     lines = [line.split() for line in told.splitlines()]
     if ["lacking"] in lines:
-        return History(ahead=None, future=0)
+        return History(problem="the image's repository lacks the base commit")
     found = {words[0]: words[1] for words in lines if len(words) == 2}
     if not found.keys() >= {"ahead", "future"}:
-        return None
+        return History(problem="the image's git history could not be looked at")
     examples = tuple(f"{words[1]} of {words[2]}" for words in lines if words[:1] == ["such"])
     return History(int(found["ahead"]), int(found["future"]), examples)

@@ -160,6 +160,7 @@ def answer(package: Package, question: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Answer until stdin ends. What the package prints goes to stderr."""
+    del sys.path[0]  # our own folder, in which a module of ours bears the package's name
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     package = Package()

@@ -3,8 +3,10 @@
 Needs the environments that scripts/setup-swebench makes; without one, its tests are skipped.
 """
 
+import json
 import os
 import signal
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +15,9 @@ import pytest
 
 from harness.errors import ConfigError, ScoringError
 from harness.record import Task
+from harness.tasks import swebench_worker
 from harness.tasks.official import PYTHON_VARIABLE, Official, interpreter
-from tests.tasks.recorded import GENERATIONS, python_with, recorded_logs, recorded_reports
+from tests.tasks.recorded import GENERATIONS, lines, python_with, recorded_logs, recorded_reports
 
 TASK = Task(
     instance_id="django__django-1",
@@ -130,6 +133,36 @@ def test_a_python_without_the_package_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv(PYTHON_VARIABLE, "/usr/bin/env-of-nobody")
     with pytest.raises(ConfigError, match=r"FORKROLL_SWEBENCH_PYTHON names .*, which cannot be run"):
         interpreter()
+    monkeypatch.setenv(PYTHON_VARIABLE, os.path.relpath("/bin/sh"))
+    assert interpreter() == "/bin/sh"
     monkeypatch.setenv(PYTHON_VARIABLE, "/bin/false")
     with pytest.raises(ConfigError, match="cannot use the package swebench"):
         _ = Official().package
+
+
+COMPARE = """
+import importlib.util, json, sys
+place = importlib.util.spec_from_file_location("worker", sys.argv[1])
+worker = importlib.util.module_from_spec(place)
+place.loader.exec_module(worker)
+from swebench.harness.test_spec.test_spec import make_test_spec
+for row in map(json.loads, sys.stdin):
+    print(make_test_spec(row, namespace="swebench").eval_script == worker.Four().script(row))
+"""
+
+
+def test_the_script_that_needs_no_network_is_the_one_that_swebench_4_makes(shared_data: Path) -> None:
+    """For the repository among the recorded ones whose image needs no file from the network to be described."""
+    python = python_with("4.1.0")
+    if python is None:
+        pytest.skip("no environment with swebench 4.1.0: scripts/setup-swebench 4")
+    rows = [row for row in lines(shared_data / "swebench/verified_instances.jsonl.gz") if row["test_patch"]]
+    offline = [row for row in rows if row["repo"] == "astropy/astropy"]
+    done = subprocess.run(
+        [python, "-c", COMPARE, swebench_worker.__file__],
+        input="".join(json.dumps(row) + "\n" for row in offline),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["True"] * 4

@@ -80,6 +80,23 @@ def test_a_misspelt_key_of_a_listed_set_is_named(folder: Path) -> None:
     assert done.returncode == 2 and "did you mean `count`?" in done.stderr
 
 
+# --- reference patches
+
+
+def test_the_reference_patches_of_bundled_tasks_resolve_where_a_study_grades(finished: Run) -> None:
+    done = forkroll(finished.folder, "tasks", "case.yaml", "tasks.count=2", "--reference", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    (table,) = json.loads(done.stdout)
+    assert [row["outcome"]["value"] for row in table["rows"]] == ["resolved", "resolved"]
+    assert "2 of 2 resolve" in table["title"]
+    assert not (finished.folder / "sandboxes").exists()
+
+
+def test_a_reference_patch_that_cannot_be_graded_is_named_and_not_counted_as_failed(folder: Path) -> None:
+    done = forkroll(folder, "tasks", "case.yaml", "--reference", **{PYTHON_VARIABLE: "/no/such/python"})
+    assert done.returncode == 2 and "cannot be run" in done.stderr
+
+
 # --- what is graded
 
 
