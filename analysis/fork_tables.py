@@ -354,6 +354,9 @@ def quality_table(run: Run) -> Table:
         ("prefix states equal", rate(*fidelity.states, 1, why="the sandbox gave no state digest")),
         ("branches with a clean prefix", rate(*fidelity.clean_branches, 1, why="no branches")),
         ("branches forked beside a live process", rate(*fidelity.live_branches, 1, why="no base says what lived")),
+        ("first requests equal to the base's", rate(*fidelity.requests, 1, why="no request is known")),
+        ("first prompts equal to the base's, by token ids", rate(*fidelity.prompts, 1, why="the server gave no ids")),
+        ("replies with neither text nor a tool call", _unrecognised(run)),
         ("forks by snapshot", count(fidelity.by_snapshot)),
         ("snapshots that equal re-execution", rate(*fidelity.snapshots, 1, why="none was verified")),
         ("forks that fell back to re-execution", count(sum(fidelity.fell_back.values()))),
@@ -374,6 +377,12 @@ def quality_table(run: Run) -> Table:
         tuple((label(name), cell) for name, cell in facts),
         tuple(notes),
     )
+
+
+def _unrecognised(run: Run) -> Cell:
+    taken = [base.steps for base in run.bases.values()] + [row.branch.steps for row in run.rows]
+    replies = [step.reply for steps in taken for step in steps]
+    return rate(sum(reply.is_unrecognised for reply in replies), len(replies), 1, why="no replies")
 
 
 def _sandboxes(run: Run) -> Cell:

@@ -5,10 +5,11 @@ An agent belongs to one rollout (it keeps the rollout's conversation); the clien
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
+from harness.errors import ContextOverflow
 from harness.model.protocol import Message, ModelClient, Sampling
 from harness.prompting import Conversation
 from harness.record import Circumstances, Reply, Step, Task
@@ -54,12 +55,19 @@ class ModelAgent:
         if self._conversation is None:
             self._conversation = Conversation(task, self.scaffold, opening)
         messages, tools = self._conversation.follow(task, history), self.scaffold.tools()
-        request_digest = self._conversation.request_digest(list(tools), asdict(self._sampling))
+        request_digest = self._conversation.request_digest(tools, self._sampling)
         started_at, clock = datetime.now(UTC).isoformat(), time.monotonic()
-        completion = self._client.complete(messages, tools=tools, sampling=self._sampling, seed=seed)
+        try:
+            completion = self._client.complete(messages, tools=tools, sampling=self._sampling, seed=seed)
+        except ContextOverflow as error:
+            error.request_digest = request_digest
+            raise
+        took = time.monotonic() - clock
+        answered = took if completion.seconds is None else completion.seconds
         circumstances = Circumstances(
             started_at=started_at,
-            model_seconds=time.monotonic() - clock,
+            model_seconds=answered,
+            waited_seconds=took - answered,
             cached_prompt_tokens=completion.cached_prompt_tokens,
             in_flight=completion.in_flight,
             server_epoch=completion.server_epoch,

@@ -3,19 +3,22 @@
 Everything heavy is imported where it is used. What had to be degraded is a line that the caller prints and records.
 """
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.agent import Agent, ModelAgent
 from harness.branch import Stage
+from harness.bundled import cache_folder
+from harness.clients import cards_of
 from harness.config import (
     GradingSection,
     OpenAIModel,
+    RecordedModel,
     ScriptedModel,
     SimulatedModel,
     Study,
@@ -23,7 +26,8 @@ from harness.config import (
     load_study,
     load_tasks_section,
 )
-from harness.errors import ConfigError, ModelError
+from harness.errors import ConfigError
+from harness.importers.continuing import logged_scaffold
 from harness.model.protocol import ModelClient, Sampling
 from harness.prompting import OwnScaffold
 from harness.record import Task
@@ -34,21 +38,12 @@ from harness.tasks.protocol import TaskSet
 from harness.tasks.rows import ALIASES, is_table
 
 if TYPE_CHECKING:
-    from harness.model.simulated.process import SimulatedServer
     from harness.sandbox.live import LiveProvider
 
 TASK_SETS = ("pocket", "swebench")
 GRADING_DISK_BYTES = 8 * 1024**3
 TREES_OF_THEIR_OWN = ("pocket",)
 """Sets whose tasks are trees on this machine: in Docker these are put into the base image."""
-
-
-def cache_folder() -> Path:
-    """Where start trees are kept between runs: $FORKROLL_CACHE, else the user's cache folder."""
-    named = os.environ.get("FORKROLL_CACHE")
-    if named:
-        return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "forkroll"
 
 
 def open_tasks(study: Study) -> TaskSet:
@@ -198,13 +193,35 @@ def _open_here(study: Study, scratch: Path, allow_unsandboxed: bool) -> OpenProv
     return OpenProvider(LocalProvider(limits=limits, scratch=scratch), notes)
 
 
+@contextmanager
+def image_finder(study: Study) -> Iterator[Callable[[str], bool] | None]:
+    """Tells whether the engine has an image; None where the study needs no engine or none answers."""
+    if study.sandbox.provider != "docker":
+        yield None
+        return
+    from harness.sandbox.engine import Engine
+
+    try:
+        engine = Engine()
+    except ConfigError:
+        yield None
+        return
+    with closing(engine):
+        yield lambda reference: engine.image(reference) is not None
+
+
 def _limits(study: Study) -> SandboxLimits:
     asked = study.sandbox
     return SandboxLimits(asked.output_bytes, asked.disk_bytes, asked.memory_bytes, asked.processes)
 
 
 def _refuse_unsandboxed(study: Study, allowed: bool) -> None:
-    real = [name for name, model in study.models.items() if isinstance(model, OpenAIModel)]
+    cards = cards_of(study)
+    real = [
+        name
+        for name, model in study.models.items()
+        if isinstance(model, OpenAIModel | RecordedModel) or (name in cards and cards[name].server != "simulated")
+    ]
     if real and not allowed:
         raise ConfigError(
             f"model {real[0]!r} would run commands of its own choice on this machine without a sandbox; "
@@ -212,87 +229,50 @@ def _refuse_unsandboxed(study: Study, allowed: bool) -> None:
         )
 
 
-@dataclass(frozen=True)
-class OpenModels:
-    """A client for each of the study's models, and what a manifest should say of the servers."""
-
-    clients: Mapping[str, ModelClient]
-    facts: Mapping[str, object]
-    servers: Sequence["SimulatedServer"]
-    """Servers that were started for the run."""
-
-
-@contextmanager
-def open_models(study: Study) -> Iterator[OpenModels]:
-    """Start the servers that the study brings along, and connect to all."""
-    with ExitStack() as stack:
-        clients: dict[str, ModelClient] = {}
-        facts: dict[str, object] = {}
-        for name, model in study.models.items():
-            if isinstance(model, ScriptedModel):
-                clients[name], facts[name] = _scripted(model), model.model_dump()
-            elif isinstance(model, OpenAIModel):
-                clients[name], facts[name] = _openai(name, model, stack), model.model_dump()
-        simulated = {name: model for name, model in study.models.items() if isinstance(model, SimulatedModel)}
-        servers = _start_simulated(simulated, stack)
-        for name, model in simulated.items():
-            clients[name] = _simulated(servers[model.noise], model, stack)
-            facts[name] = {**model.model_dump(), "served_over": "http"}
-        yield OpenModels(clients, facts, list(servers.values()))
-
-
-def _scripted(model: ScriptedModel) -> ModelClient:
-    from harness.model.scripted import ScriptedClient
-
-    return ScriptedClient(model.commands)
-
-
-def _openai(name: str, model: OpenAIModel, stack: ExitStack) -> ModelClient:
-    from harness.model.openai import OpenAIClient, Patience
-
-    key = os.environ.get(model.api_key_env) if model.api_key_env else None
-    if model.api_key_env and not key:
-        raise ConfigError(f"model {name!r}: environment variable {model.api_key_env} is not set")
-    patience = Patience(request_seconds=model.request_seconds)
-    client = OpenAIClient(model.base_url, model.model, api_key=key, patience=patience)
-    stack.callback(client.close)
-    try:
-        served = client.served_models()
-    except ModelError as error:
-        raise ConfigError(f"model {name!r}: no answer from {model.base_url}: {error}") from None
-    if model.model not in served:
-        raise ConfigError(f"model {name!r}: {model.base_url} does not serve {model.model!r}; it serves {served}")
-    return client
-
-
-def _start_simulated(models: Mapping[str, SimulatedModel], stack: ExitStack) -> "dict[str, SimulatedServer]":
-    """One server a noise kind: the noise is a property of a server, not of a request."""
-    from harness.model.simulated.process import SimulatedServer
-
-    kinds = dict.fromkeys(model.noise for model in models.values())
-    return {noise: stack.enter_context(SimulatedServer(["--noise", noise])) for noise in kinds}
-
-
-def _simulated(server: "SimulatedServer", model: SimulatedModel, stack: ExitStack) -> ModelClient:
-    from harness.model.openai import OpenAIClient
-
-    client = OpenAIClient(server.base_url, model.profile)
-    stack.callback(client.close)
-    return client
-
-
 def open_scaffold(study: Study) -> Scaffold:
     """The study's scaffold."""
-    return OwnScaffold(study.dialect)
+    if study.scaffold.name == "forkroll":
+        return OwnScaffold(study.dialect)
+    from harness.scaffold.mini import MiniScaffold
+
+    _refuse_models_of_ours(study)
+    scaffold = MiniScaffold.named(study.scaffold.config, study.dialect)
+    scaffold.require_kept(study.sandbox.output_bytes)
+    return scaffold
 
 
-def agents_maker(
-    study: Study, scaffold: Scaffold, clients: Mapping[str, ModelClient]
-) -> Callable[[], Mapping[str, Agent]]:
-    """Makes fresh agents for one rollout."""
+def _refuse_models_of_ours(study: Study) -> None:
+    """Simulated models, and scripted ones in the text dialect, write what only our own scaffold reads."""
+    for name, model in study.models.items():
+        if isinstance(model, SimulatedModel) or (isinstance(model, ScriptedModel) and study.dialect == "text"):
+            raise ConfigError(
+                f"model {name!r} ({model.client}) speaks to `scaffold: forkroll` only in `dialect: {study.dialect}`"
+            )
+
+
+def scaffold_notes(study: Study, provider: SandboxProvider) -> list[str]:
+    """Where the study departs from its scaffold's configuration, a line each."""
+    if study.scaffold.name == "forkroll":
+        return []
+    from harness.scaffold.mini import MiniScaffold
+
+    scaffold = MiniScaffold.named(study.scaffold.config, study.dialect)
+    notes = scaffold.notes(study.limits)
+    if not provider.isolated and "BASH_ENV" in scaffold.environment:
+        notes.append(f"actions read {scaffold.environment['BASH_ENV']} of this machine: the sandbox isolates nothing")
+    return notes
+
+
+def sampling_of(study: Study) -> Sampling:
+    """How the study draws completions."""
     wanted = study.sampling
-    sampling = Sampling(wanted.temperature, wanted.max_tokens, wanted.logprobs)
-    return lambda: {name: ModelAgent(client, scaffold, sampling) for name, client in clients.items()}
+    return Sampling(wanted.temperature, wanted.max_tokens, wanted.logprobs)
+
+
+def agents_maker(study: Study, clients: Mapping[str, ModelClient]) -> Callable[[Scaffold], Mapping[str, Agent]]:
+    """Makes fresh agents for one rollout in a scaffold."""
+    sampling = sampling_of(study)
+    return lambda scaffold: {name: ModelAgent(client, scaffold, sampling) for name, client in clients.items()}
 
 
 def stage_of(
@@ -304,6 +284,14 @@ def stage_of(
     grading: SandboxProvider | None = None,
 ) -> Stage:
     """What every cell of the run works with."""
-    scaffold = open_scaffold(study)
-    agents = agents_maker(study, scaffold, clients)
-    return Stage(study, tasks, provider, agents, environment=scaffold.environment, grading_provider=grading)
+    scaffold, agents = open_scaffold(study), agents_maker(study, clients)
+    return Stage(
+        study,
+        tasks,
+        provider,
+        partial(agents, scaffold),
+        environment=scaffold.environment,
+        logged=cache(logged_scaffold),
+        agents_in=agents,
+        grading_provider=grading,
+    )

@@ -6,15 +6,17 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 
 from harness.agent import Agent
 from harness.config import Study
 from harness.fork import Resumed, fork_points, resume_at, start_of
 from harness.gradings import GradeCell
 from harness.loop import Continuation, Start, rollout
-from harness.record import Arm, Branch, Ending, ForkPoint, Provenance, Regrade, Step, Task, Trajectory
+from harness.record import Arm, Branch, Ending, ForkPoint, Provenance, Regrade, Source, Step, Task, Trajectory
 from harness.routing import Always, policy_for
 from harness.sandbox.protocol import Image, Sandbox, SandboxProvider
+from harness.scaffold.protocol import Scaffold
 from harness.score import score, what_is_graded
 from harness.snapshots import Snapshots, SnapshotStore
 from harness.tasks.protocol import TaskSet
@@ -33,6 +35,10 @@ class Stage:
     """Variables that the scaffold gives to actions."""
     snapshots: SnapshotStore | None = None
     """Where bases keep their state after each step; None: they do not."""
+    logged: Callable[[Source], Scaffold] | None = None
+    """The scaffold in which branches of an imported base go on; None: the study's."""
+    agents_in: Callable[[Scaffold], Mapping[str, Agent]] | None = None
+    """Fresh agents that are spoken to as that scaffold says."""
     grading_provider: SandboxProvider | None = None
     """Where grading is done; None: where rollouts are."""
     inspect: Callable[[Task, Sandbox], None] = lambda task, sandbox: None
@@ -41,6 +47,13 @@ class Stage:
     def image(self, task: Task) -> Image:
         """The start state of `task`, with the environment that actions get in a rollout."""
         return with_environment(self.tasks.image(task), self.environment)
+
+    def for_base(self, base: Trajectory) -> "Stage":
+        """This stage as branches of `base` need it: those of an imported base go on in its own scaffold."""
+        if base.source is None or self.logged is None or self.agents_in is None:
+            return self
+        scaffold = self.logged(base.source)
+        return replace(self, new_agents=partial(self.agents_in, scaffold), environment=scaffold.environment)
 
 
 def with_environment(image: Image, environment: Mapping[str, str]) -> Image:
@@ -143,7 +156,7 @@ def _keep_for_forks(base: Trajectory, stage: Stage) -> None:
 
 def run_branch(cell: BranchCell, stage: Stage, on_step: Callable[[Step], None], attempt: int) -> Branch:
     """Bring a fresh sandbox to the fork, let the arm go on from there, grade it."""
-    clock, study = _Clock(attempt), stage.study
+    clock, study, stage = _Clock(attempt), stage.study, stage.for_base(cell.base)
     start = start_of(cell.fork, cell.base, study.budget)
     image = stage.image(cell.task)
     with resume_at(cell.fork, cell.base, image, stage.provider, study, stage.snapshots) as resumed:
@@ -182,6 +195,7 @@ def _ending(task: Task, done: Continuation, patch: bytes, stage: Stage) -> Endin
     return Ending(
         spent=done.spent,
         stop=done.stop,
+        refused_request=done.refused_request,
         submission=done.submission,
         patch=patch,
         graded=of,

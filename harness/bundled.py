@@ -1,5 +1,8 @@
-"""Finds what ships with the project: `configs/` and `data/pocket/`, in a checkout as in an installed wheel."""
+"""Where what ships lies (`configs/` and `data/pocket/`, in a checkout as in an installed wheel), and where what is made
+once and used by all runs is kept.
+"""
 
+import os
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parent
@@ -12,3 +15,11 @@ def bundled(folder: str) -> Path:
         return installed
     checkout = {"configs": "configs", "pocket": "data/pocket"}[folder]
     return _PACKAGE.parent / checkout
+
+
+def cache_folder() -> Path:
+    """$FORKROLL_CACHE, else the user's cache folder."""
+    named = os.environ.get("FORKROLL_CACHE")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "forkroll"

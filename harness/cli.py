@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from analysis.table import Table
+    from harness.importing import Listing
+    from harness.serving.selftest import SelfTest
 
 app = typer.Typer(
     name="forkroll",
@@ -29,6 +31,10 @@ INCOMPLETE = 4
 RunArgument = Annotated[Path, typer.Argument(help="Folder of a run.", metavar="RUN")]
 UnsandboxedOption = Annotated[
     bool, typer.Option("--allow-unsandboxed", help="Let real models run commands on this machine in `local`.")
+]
+PythonOption = Annotated[
+    str | None,
+    typer.Option("--python", help="Interpreter that has vLLM. Default: $FORKROLL_VLLM_PYTHON, else our own."),
 ]
 FormatOption = Annotated[str, typer.Option("--format", help="text, md, csv, latex or json.")]
 
@@ -57,10 +63,20 @@ def run(
     force_new: Annotated[
         bool, typer.Option("--force-new", help="Where the folder holds another study: make a sibling folder.")
     ] = False,
+    recorded: Annotated[
+        Path | None,
+        typer.Option("--recorded", help="Answer every model from this run's records; into runs/<study name>-recorded."),
+    ] = None,
     allow_unsandboxed: UnsandboxedOption = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the fork table as JSON.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan (cells, images, calls, tokens, GPU hours); run nothing.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the fork table, or the plan, as JSON.")] = False,
 ) -> None:
     """Run a study: bases, forks, arms, scores. Resumes where it stopped; what is done is not run again."""
+    if dry_run:
+        _print_plan(study, overrides or [], as_json)
+        return
     from harness.run import run_study
 
     finished = run_study(
@@ -70,8 +86,11 @@ def run(
         force_new=force_new,
         allow_unsandboxed=allow_unsandboxed,
         say=_say,
+        recorded=recorded,
     )
-    _print_tables(_fork_tables(finished.folder.path), "json" if as_json else "text")
+    tested = _selftest_tables(finished.end.tested.values())
+    made = tested if finished.end.refused else [*tested, *_fork_tables(finished.folder.path)]
+    _print_tables(made, "json" if as_json else "text")
     for text in finished.closing_lines():
         print(text, file=sys.stderr)
     raise typer.Exit(finished.exit_code)
@@ -123,11 +142,69 @@ def tables(
 
 
 @app.command()
-def export(folder: RunArgument) -> None:
-    """Write the canonical export: records by id, without clocks, hosts and attempts; equal runs, equal bytes."""
-    from harness.journal import RunFolder
+def score(
+    folder: RunArgument,
+    model: Annotated[str, typer.Option("--model", help="The study's name of the model that scores.")],
+    of: Annotated[str, typer.Option("--of", help="Steps of: base, branches or all.")] = "all",
+    twice: Annotated[bool, typer.Option("--twice", help="Ask again in another order and print the spread.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
+) -> None:
+    """Log-probabilities of a run's actions under a model of its study, by teacher forcing. Resumes where it stopped."""
+    from analysis.score_table import score_table
+    from harness.errors import UsageError
+    from harness.forced import Of, score_run
 
-    print(RunFolder(folder).require().export())
+    chosen = next((known for known in get_args(Of) if known == of), None)
+    if chosen is None:
+        raise UsageError(f"--of is one of {', '.join(get_args(Of))}, not {of!r}")
+    forced = score_run(folder, model, of=chosen, twice=twice, say=_say)
+    _print_tables([score_table(folder, model)], "json" if as_json else "text")
+    _say(forced.closing_line())
+    raise typer.Exit(forced.exit_code)
+
+
+@app.command()
+def export(
+    folder: RunArgument,
+    into: Annotated[
+        Path | None, typer.Argument(help="Folder to write to (traj, preds); new or empty.", metavar="[DIR]")
+    ] = None,
+    form: Annotated[str, typer.Option("--format", help="canonical, traj or preds.")] = "canonical",
+) -> None:
+    """The canonical export (records by id without clocks, hosts and attempts: equal runs, equal bytes), one traj.json
+    a rollout as mini-swe-agent writes it, or one preds.json an arm as SWE-bench's grading reads it."""
+    from harness.exporters.run import export_run
+
+    _print_lines(export_run(folder, into, form))
+
+
+@app.command("import")
+def import_(
+    kind: Annotated[str, typer.Argument(help="mini, sweagent, or own (a run folder of ours).", metavar="KIND")],
+    paths: Annotated[list[Path], typer.Argument(help="Files, or folders of them.", metavar="PATH...")],
+    listing: Annotated[bool, typer.Option("--list", help="Show what is in the logs; write nothing.")] = False,
+    study: Annotated[str | None, typer.Option("--study", help="Study whose bases the rollouts become.")] = None,
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="Override of the study, KEY=VALUE.")] = None,
+    agent: Annotated[str | None, typer.Option("--agent", help="The study's name of the model that acted.")] = None,
+    folder: Annotated[Path | None, typer.Option("--run", help="Run folder. Default: runs/<study name>.")] = None,
+    only: Annotated[
+        str | None, typer.Option("--only", help="Of logs of several runs this one; of a run of ours, this model.")
+    ] = None,
+    form: FormatOption = "text",
+) -> None:
+    """Rollouts that were not made here become bases of a study: `forkroll run` then forks them."""
+    from harness.errors import UsageError
+    from harness.importing import Wanted, import_logs, list_logs
+
+    if listing:
+        found = list_logs(kind, paths, only)
+        _print_tables([_listing_table(found)], form)
+        raise typer.Exit(0 if found.held else INCOMPLETE)
+    if study is None or agent is None:
+        raise UsageError("name a --study and the --agent whose bases these are, or ask for --list")
+    taken = import_logs(Wanted(kind, paths, study, overrides or [], agent, folder, only), _say)
+    _print_lines(taken.lines())
+    raise typer.Exit(0 if taken.imported else INCOMPLETE)
 
 
 @app.command()
@@ -218,13 +295,20 @@ def clean(
     run_folder: Annotated[
         Path | None, typer.Option("--run", help="This run alone. Default: every run in runs/.")
     ] = None,
+    images: Annotated[
+        bool, typer.Option("--images", help="Also the engine's cached images of bundled tasks that nothing uses.")
+    ] = False,
 ) -> None:
     """Remove sandboxes, containers and folders whose driver is dead; never anything else."""
     from harness.clean import clean as reap
 
     runs = [run_folder] if run_folder is not None else sorted(Path("runs").glob("*"))
-    found = reap(runs, only=run_folder)
-    _print_lines([f"removed {reaped.kind} {reaped.name}" for reaped in found] or ["nothing to remove"])
+    lines = [f"removed {reaped.kind} {reaped.name}" for reaped in reap(runs, only=run_folder)]
+    if images:
+        from harness.sandbox.docker import drop_tree_images
+
+        lines += [f"removed image {reference}" for reference in drop_tree_images()]
+    _print_lines(lines or ["nothing to remove"])
 
 
 @app.command()
@@ -259,6 +343,73 @@ def _references(name: str, overrides: "Sequence[str]", form: str, allow_unsandbo
     return 0 if all(one.resolves for one in found) else 1
 
 
+def _print_plan(source: str, overrides: "Sequence[str]", as_json: bool) -> None:
+    from harness.estimate import estimate_lines
+    from harness.run import dry_run
+
+    study, found = dry_run(source, overrides)
+    if as_json:
+        import json
+        from dataclasses import asdict
+
+        print(json.dumps({"study": study.name, **asdict(found), "assumes": study.rates.model_dump()}, indent=2))
+        return
+    _print_lines(estimate_lines(study, found))
+
+
+@app.command()
+def serve(
+    cards: Annotated[list[str], typer.Argument(help="Model cards: names in configs/models, or files.", metavar="CARD")],
+    python: PythonOption = None,
+    show_command: Annotated[
+        bool, typer.Option("--show", help="Print the command that starts each server, and start none.")
+    ] = False,
+    grace: Annotated[float, typer.Option("--grace", help="Seconds from TERM to KILL at the end.", min=0)] = 30.0,
+) -> None:
+    """Serve models as their cards say, until Ctrl-C. Exit 4: a server ended by itself."""
+    from harness.selftests import command_lines
+    from harness.selftests import serve as serve_cards
+
+    if show_command:
+        _print_lines(command_lines(cards, python))
+        return
+    gone = serve_cards(cards, python, grace)
+    if gone is not None:
+        _say(gone)
+        raise typer.Exit(INCOMPLETE)
+
+
+@app.command()
+def selftest(
+    targets: Annotated[list[str], typer.Argument(help="Model cards, or addresses of servers.", metavar="CARD_OR_URL")],
+    study: Annotated[
+        str | None, typer.Option("--study", help="Ask this study's prompts. Default: the bundled tasks'.")
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Which of an address's models.")] = None,
+    prompts: Annotated[int, typer.Option("--prompts", help="At most so many prompts.", min=1)] = 16,
+    tokens: Annotated[int, typer.Option("--tokens", help="Length at which replies are cut.", min=1)] = 64,
+    restart: Annotated[bool, typer.Option("--restart", help="Also restart the server and ask again.")] = False,
+    api_key_env: Annotated[
+        str | None, typer.Option("--api-key-env", help="Environment variable that holds an address's key.")
+    ] = None,
+    python: PythonOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")] = False,
+) -> None:
+    """Does a server give one prompt one reply, alone, in a batch, warm, cold? Exit 1: it does not."""
+    from harness.selftests import Wanted, examine
+
+    found = examine(targets, Wanted(prompts, tokens, study, model, api_key_env, restart, python))
+    _print_tables(_selftest_tables(found), "json" if as_json else "text")
+    raise typer.Exit(0 if all(test.deterministic for test in found) else 1)
+
+
+def _selftest_tables(found: "Iterable[SelfTest]") -> "Sequence[Table]":
+    from analysis.selftest_table import selftest_table
+
+    distinct = {(test.base_url, test.model): test for test in found}
+    return [selftest_table(test.facts(), number) for number, test in enumerate(distinct.values(), 1)]
+
+
 def _fork_tables(folder: Path) -> "Sequence[Table]":
     from analysis.fork_tables import fork_tables
     from analysis.load import load_run
@@ -291,6 +442,32 @@ def _paper_tables(folder: Path, bucket: str, seed: int, resamples: int) -> "Sequ
     except PaperDataError as error:
         raise UsageError(str(error)) from None
     return paper_tables(release, bucket=chosen, rng=np.random.default_rng(seed), resamples=resamples)
+
+
+def _listing_table(found: "Listing") -> "Table":
+    from analysis.table import Column, Table, count, label, number, rate
+
+    columns = [Column(key, key, is_label=True) for key in ("run", "model", "format")]
+    columns += [Column(key, key) for key in ("rollouts", "tasks", "resolved", "steps", "format errors")]
+    columns += [Column("input", "input tokens"), Column("output", "output tokens"), Column("exits", "exit statuses")]
+    rows = []
+    for held in found.held:
+        exits = ", ".join(f"{times} {status}" for status, times in held.statuses.most_common())
+        rows.append(
+            (
+                *map(label, (held.run or "-", held.model or "-", held.format)),
+                *map(count, (held.rollouts, len(held.tasks))),
+                rate(held.resolved, held.graded, why="the logs hold no verdicts"),
+                *map(count, (held.steps, held.format_errors)),
+                number(held.input_tokens, 0, why="the logs hold no counts"),
+                number(held.output_tokens, 0, why="the logs hold no counts"),
+                label(exits),
+            )
+        )
+    notes = [f"of all, {times}: {remark}" for remark, times in sorted(found.remarks.items())]
+    notes += [f"refused: {len(found.refused)}", *(one.line() for one in found.refused)]
+    title = "What the logs hold; tokens as far as the logs count them"
+    return Table("logs", title, tuple(columns), tuple(rows), tuple(notes))
 
 
 def _print_tables(made: "Sequence[Table]", form: str) -> None:

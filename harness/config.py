@@ -4,6 +4,8 @@ Unknown keys are errors that name the nearest valid one. Nothing here touches a 
 """
 
 import difflib
+import json
+import re
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from harness.bundled import bundled
 from harness.errors import ConfigError
+from harness.model.suspect import key_in_fields, key_in_url
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
@@ -90,11 +93,104 @@ class OpenAIModel(Section):
     base_url: str
     model: str
     api_key_env: str | None = None
-    """Name of the environment variable that holds the key; None: no key is sent."""
+    """Name of the environment variable that holds the key."""
+    api_key_file: str | None = None
+    """Path of a file that holds the key; without this and `api_key_env` no key is sent."""
+    family: Name | None = None
+    """Models of one family share limits; None: those of one `base_url`."""
+    concurrency: Positive | None = None
+    """Requests of the family in flight at once; None: as many as there are workers. See `model/gate`."""
     request_seconds: float = Field(default=600.0, gt=0)
+    """For one attempt, from connecting to the last byte of the answer."""
+    attempts: Positive = 8
+    """At one request whose trouble may pass."""
+    longest_wait_seconds: float = Field(default=120.0, gt=0)
+    """Caps what a server's Retry-After asks for."""
+    context: Positive | None = None
+    """Tokens that prompt and reply may have together; None: what the server says."""
+    max_tokens_key: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    omit: tuple[Literal["temperature", "seed", "return_token_ids"], ...] = ()
+    """What is not sent, for servers that refuse it."""
+    chat_template_kwargs: dict[str, Any] = {}
+    extra_body: dict[str, Any] = {}
+    """Further fields of each request."""
+    roles: Literal["as_is", "alternate"] = "as_is"
+    """alternate: neighbouring messages of one role are sent as one."""
+    fold_system: bool = False
+    """The system message is sent as the start of the first user message."""
+
+    @model_validator(mode="after")
+    def _nothing_secret_and_nothing_ours(self) -> "OpenAIModel":
+        # Errors here say where and never what: the value may be a key.
+        if not re.match(r"https?://[^/]", self.base_url):
+            raise ValueError("`base_url` must start with http:// or https://, such as http://127.0.0.1:8000/v1")
+        if (found := key_in_url(self.base_url)) is not None:
+            raise ValueError(f"`base_url` holds {found}: keys go into `api_key_env` or `api_key_file`")
+        if self.api_key_env is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.api_key_env):
+            raise ValueError("`api_key_env` is no name of an environment variable: name one, and put the key there")
+        if self.api_key_env is not None and self.api_key_file is not None:
+            raise ValueError("`api_key_env` and `api_key_file` are both set; one is needed")
+        for name in ("extra_body", "chat_template_kwargs"):
+            _check_free_fields(name, getattr(self, name))
+        ours = sorted(self.extra_body.keys() & _DECIDED_ELSEWHERE)
+        if ours:
+            raise ValueError(f"`extra_body.{ours[0]}` is not for `extra_body`: other keys of the study decide it")
+        return self
 
 
-ModelSection = Annotated[SimulatedModel | ScriptedModel | OpenAIModel, Field(discriminator="client")]
+def _check_free_fields(name: str, value: dict[str, Any]) -> None:
+    """`value` can be sent as JSON and holds nothing that looks like a key."""
+    if (path := key_in_fields(value)) is not None:
+        raise ValueError(f"`{name}.{path}` looks like a key: keys go into `api_key_env` or `api_key_file`")
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        raise ValueError(f"`{name}` holds something that JSON cannot: quote dates, leave out .nan and .inf") from None
+
+
+_DECIDED_ELSEWHERE = frozenset(
+    {"model", "messages", "tools", "temperature", "max_tokens", "max_completion_tokens", "seed", "logprobs"}
+    | {"return_token_ids", "chat_template_kwargs", "stream", "n"}
+)
+"""Fields of a request that other keys of a study decide, or with which replies could not be read."""
+
+
+class ImportedModel(Section):
+    """Cannot be asked: its bases come from logs by `forkroll import`."""
+
+    client: Literal["imported"]
+
+
+class RecordedModel(Section):
+    """Answers from the records of a run, and nobody is asked. Its calls must be those of the record: study seed, names
+    of models and directions, prompts and sampling decide them."""
+
+    client: Literal["recorded"]
+    run: str
+    """The run's folder; a relative one is looked for where the command is started."""
+    model: Name
+    """That run's name of the model."""
+
+
+class ServedModel(Section):
+    """A model whose server is started with the run, as a model card says."""
+
+    client: Literal["served"]
+    card: str = Field(min_length=1)
+    """A card in configs/models by name, or a file."""
+    request_seconds: float = Field(default=600.0, gt=0)
+    omit: tuple[Literal["temperature", "seed", "return_token_ids"], ...] = ()
+    """What is not sent."""
+
+
+ModelSection = Annotated[
+    SimulatedModel | ScriptedModel | OpenAIModel | ServedModel | ImportedModel | RecordedModel,
+    Field(discriminator="client"),
+]
+_CLIENTS = frozenset(
+    get_args(kind.model_fields["client"].annotation)[0] for kind in get_args(get_args(ModelSection)[0])
+)
+"""What tells the kinds of model apart; pydantic puts it into the place of an error, where nobody wrote it."""
 
 
 class Direction(Section):
@@ -129,7 +225,7 @@ class SandboxSection(Section):
 
 def _named(key: str) -> BeforeValidator:
     """A bare string stands for a section with that `key`."""
-    return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
+    return BeforeValidator(lambda value: {key: value} if isinstance(value, str) or value is False else value)
 
 
 class ForksSection(Section):
@@ -164,7 +260,16 @@ class ForksSection(Section):
 class ScaffoldSection(Section):
     """How models are spoken to. A bare name is the scaffold with everything else as below."""
 
-    name: Literal["forkroll"] = "forkroll"
+    name: Literal["forkroll", "mini-swe-agent"] = "forkroll"
+    config: str | None = None
+    """mini-swe-agent: swebench, swebench_backticks or swebench_xml of the installed package, or a file of that form.
+    None: the package's own for the study's dialect."""
+
+    @model_validator(mode="after")
+    def _config_is_of_mini(self) -> "ScaffoldSection":
+        if self.config is not None and self.name == "forkroll":
+            raise ValueError("`config` belongs to `name: mini-swe-agent`; the scaffold forkroll has none")
+        return self
 
 
 class GradingSection(Section):
@@ -187,12 +292,29 @@ class SamplingSection(Section):
     logprobs: bool = False
 
 
+class DeterminismSection(Section):
+    """Whether each session tests first that its servers repeat themselves. A bare word is the mode with everything
+    else as below."""
+
+    mode: Annotated[
+        Literal["off", "measure", "required"], BeforeValidator(lambda value: "off" if value is False else value)
+    ] = "off"
+    """measure: what was found is recorded. required: where something differs, nothing is run."""
+    prompts: Positive = 16
+    """Openings of so many tasks, the study's own first, are asked; fewer where the set holds fewer."""
+    tokens: Positive = 64
+    """Length at which a reply is cut: differences after that are not seen."""
+
+
 class RunLimits(Section):
     """Limits of the whole run, over all its sessions, checked before each cell. None: no limit."""
 
     calls: Positive | None = None
     seconds: float | None = Field(default=None, gt=0)
     disk_bytes: Positive | None = None
+    rollouts_without_a_call: Positive | None = 3
+    """So many rollouts of a model that format errors ended, and no tool call in any reply, stop the run (dialect
+    `tool_call`): its server does not read calls out of what the model writes."""
 
 
 class LimitsSection(Section):
@@ -202,10 +324,25 @@ class LimitsSection(Section):
     tokens: Positive | None = None
     """Generated tokens."""
     seconds: float | None = Field(default=None, gt=0)
+    """Of model answers and actions: waiting for a server that is busy is not in it."""
     format_errors: Positive = 3
     """So many in a row stop the rollout."""
     action_seconds: float = Field(default=120.0, gt=0)
     run: RunLimits = RunLimits()
+
+
+class RatesSection(Section):
+    """What `run --dry-run` assumes. Nothing here changes what is run. None: not stated."""
+
+    calls_per_rollout: float | None = Field(default=None, gt=0)
+    """Mean length of a base."""
+    input_tokens_per_call: float | None = Field(default=None, gt=0)
+    output_tokens_per_call: float | None = Field(default=None, gt=0)
+    input_tokens_per_second: float | None = Field(default=None, gt=0)
+    """Prompt tokens that the serving machine reads, all requests together, those served from a cache included."""
+    output_tokens_per_second: float | None = Field(default=None, gt=0)
+    image_bytes: float | None = Field(default=None, gt=0)
+    """Disk that one more task image takes."""
 
 
 class Study(Section):
@@ -226,10 +363,12 @@ class Study(Section):
     dialect: Literal["tool_call", "text"] = "tool_call"
     sampling: SamplingSection = SamplingSection()
     limits: LimitsSection = LimitsSection()
+    determinism: Annotated[DeterminismSection, _named("mode")] = DeterminismSection()
     grading: GradingSection = GradingSection()
     workers: Positive = 4
     retries: Annotated[int, Field(ge=0)] = 2
     """Further attempts at a cell that infrastructure ended."""
+    rates: RatesSection = RatesSection()
 
     @model_validator(mode="after")
     def _directions_name_models(self) -> "Study":
@@ -240,9 +379,46 @@ class Study(Section):
                     raise ValueError(f"direction {label!r} names model {model!r}, which is not among models: {known}")
         return self
 
+    @model_validator(mode="after")
+    def _imported_models_are_not_asked(self) -> "Study":
+        for label, direction in self.directions.items():
+            asked = {"swap": direction.swap} | ({"control": direction.base} if "control" in self.arms else {})
+            for arm, model in asked.items():
+                if model in self.imported:
+                    raise ValueError(
+                        f"arm {arm!r} of direction {label!r} asks {model!r}, which is imported and cannot be asked; "
+                        + ("set `arms: [swap]`, or " if arm == "control" else "")
+                        + "give it a live client"
+                    )
+        return self
 
-OPERATIONAL = ("workers", "retries", "limits.run", "forks.snapshot_bytes", "sandbox.pool", "sandbox.pull_seconds")
+    @property
+    def imported(self) -> frozenset[str]:
+        """Models that cannot be asked."""
+        return frozenset(name for name, model in self.models.items() if isinstance(model, ImportedModel))
+
+
+OPERATIONAL = (
+    "workers",
+    "retries",
+    "limits.run",
+    "forks.snapshot_bytes",
+    "sandbox.pool",
+    "sandbox.pull_seconds",
+    "rates",
+    "determinism",
+)
 """Keys that may differ between two sessions of one run: they change when work is done, not what is done."""
+
+OPERATIONAL_OF_A_MODEL = (
+    "api_key_env",
+    "api_key_file",
+    "family",
+    "concurrency",
+    "attempts",
+    "longest_wait_seconds",
+)
+"""The same, below `models.NAME`."""
 
 
 def load_study(source: str, overrides: Sequence[str] = ()) -> Study:
@@ -266,7 +442,7 @@ def validate(content: Mapping[str, Any], where: str) -> Study:
     try:
         return Study.model_validate(content)
     except ValidationError as error:
-        raise ConfigError(f"{where}: {_explain(error)}") from None
+        raise ConfigError(f"{where}: {explain(error, Study)}") from None
 
 
 def load_tasks_section(content: Mapping[str, Any], overrides: Sequence[str] = ()) -> TasksSection:
@@ -277,7 +453,7 @@ def load_tasks_section(content: Mapping[str, Any], overrides: Sequence[str] = ()
     try:
         return TasksSection.model_validate(changed)
     except ValidationError as error:
-        raise ConfigError(_explain(error, TasksSection)) from None
+        raise ConfigError(explain(error, TasksSection)) from None
 
 
 def _find(source: str) -> Path:
@@ -285,8 +461,14 @@ def _find(source: str) -> Path:
     for path in (Path(source), named):
         if path.is_file():
             return path
-    known = sorted(path.stem for path in bundled("configs").glob("*.yaml"))
-    raise ConfigError(f"no study file {source!r}; bundled studies: {', '.join(known)}")
+    raise ConfigError(f"no study file {source!r}; bundled studies: {', '.join(bundled_studies())}")
+
+
+def bundled_studies() -> list[str]:
+    """Names of the studies that ship."""
+    root = bundled("configs")
+    found = (path.relative_to(root).with_suffix("") for path in root.rglob("*.yaml"))
+    return sorted(path.as_posix() for path in found if path.parts[0] != "models")
 
 
 def _apply(content: dict[str, Any], override: str) -> None:
@@ -307,12 +489,13 @@ def _apply(content: dict[str, Any], override: str) -> None:
         raise ConfigError(f"override {override!r}: {text!r} is not valid YAML") from None
 
 
-def _explain(error: ValidationError, of: type[Section] = Study) -> str:
+def explain(error: ValidationError, root: type[Section]) -> str:
+    """The first fault of what was to become a `root`: its key, and what to do."""
     first = error.errors(include_url=False)[0]
     location = [part for part in first["loc"] if not str(part).startswith("function-")]
-    key = ".".join(str(part) for part in location if part not in ("simulated", "scripted", "openai"))
+    key = ".".join(str(part) for part in location if part not in _CLIENTS)
     if first["type"] == "extra_forbidden":
-        return f"unknown key `{key}`{_nearest(str(location[-1]), _keys_at(location[:-1], of))}"
+        return f"unknown key `{key}`{_nearest(str(location[-1]), _keys_at(location[:-1], root))}"
     if first["type"] == "missing":
         return f"`{key}` is missing"
     message = first["msg"].removeprefix("Value error, ")
@@ -326,9 +509,9 @@ def _nearest(word: str, known: Sequence[str]) -> str:
     return f"; did you mean `{close[0]}`?" if close else f"; known here: {', '.join(known)}"
 
 
-def _keys_at(location: Sequence[Any], of: type[Section]) -> list[str]:
-    """The keys that the section at `location` knows."""
-    section: Any = of
+def _keys_at(location: Sequence[Any], root: type[Section]) -> list[str]:
+    """The keys that the section at `location` of a `root` knows."""
+    section: Any = root
     for part in location:
         section = _descend(section, part)
     return list(section.model_fields) if isinstance(section, type) and issubclass(section, Section) else []
@@ -356,7 +539,8 @@ def identity(study: Study) -> dict[str, Any]:
     """The study as flat dotted keys, without those that may differ between sessions of one run."""
     flat: dict[str, Any] = {}
     _flatten(study.model_dump(mode="json"), "", flat)
-    return {key: value for key, value in flat.items() if not key.startswith(OPERATIONAL)}
+    of_models = {f"models.{name}.{key}" for name in study.models for key in OPERATIONAL_OF_A_MODEL}
+    return {key: value for key, value in flat.items() if not key.startswith(OPERATIONAL) and key not in of_models}
 
 
 def _flatten(value: Any, prefix: str, flat: dict[str, Any]) -> None:

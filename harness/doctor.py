@@ -34,21 +34,10 @@ def examine() -> Iterator[Finding]:
     yield _namespaces()
     yield from _gaps()
     yield _docker()
-    yield _swebench()
-
-
-def _swebench() -> Finding:
-    from harness.errors import ForkrollError
-    from harness.tasks.official import Official
-
-    official = Official()
-    try:
-        return Finding("official grader", "ok", f"swebench {official.package.version}")
-    except ForkrollError as error:
-        remedy = "scripts/setup-swebench 4; export FORKROLL_SWEBENCH_PYTHON=$PWD/.venv-swebench4/bin/python"
-        return Finding("official grader", "optional", f"{error} (tasks of `swebench` alone need it)", remedy)
-    finally:
-        official.close()
+    yield _gpu()
+    yield _model_server()
+    yield _templates()
+    yield _grader()
 
 
 def _python() -> Finding:
@@ -88,3 +77,47 @@ def _gaps() -> Iterator[Finding]:
 
     for gap in namespace_gaps():
         yield Finding("namespace limit", "optional", gap)
+
+
+def _gpu() -> Finding:
+    path = shutil.which("nvidia-smi")
+    asked = [path or "", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False) if path else None
+    if done is None or done.returncode:
+        return Finding("GPU", "optional", "only cards that name one need it; servers elsewhere are reached by address")
+    return Finding("GPU", "ok", "; ".join(done.stdout.split("\n")).strip("; "))
+
+
+def _model_server() -> Finding:
+    from harness.serving.command import PYTHON_VARIABLE, vllm_python
+
+    python = vllm_python(None)
+    look = "import importlib.util as u, sys; sys.exit(u.find_spec('vllm') is None)"
+    if subprocess.run([python, "-I", "-c", look], check=False).returncode:
+        remedy = f"install vLLM in an environment of its own and name its Python in {PYTHON_VARIABLE}"
+        return Finding("vLLM", "optional", "only models with a card (`client: served`) need it", remedy)
+    return Finding("vLLM", "ok", f"served with {python}")
+
+
+def _templates() -> Finding:
+    from harness.errors import ConfigError
+    from harness.scaffold.mini import MiniScaffold
+
+    try:
+        package = MiniScaffold.named(None, "tool_call").package
+    except ConfigError as error:
+        return Finding("mini-swe-agent", "optional", "only `scaffold: mini-swe-agent` needs its templates", str(error))
+    return Finding("mini-swe-agent", "ok", f"templates of {package}")
+
+
+def _grader() -> Finding:
+    from harness.errors import ConfigError
+    from harness.tasks.official import Official
+
+    official = Official()
+    try:
+        return Finding("swebench", "ok", f"grader {official.package.version}")
+    except ConfigError as error:
+        return Finding("swebench", "optional", "only tasks of `swebench` need it", str(error))
+    finally:
+        official.close()

@@ -7,6 +7,7 @@
     +-- RolloutError           infrastructure; becomes a Failure row, is retried, is never an outcome
         +-- ModelError         the model server
         |   +-- ContextOverflow    the conversation no longer fits: a stop reason, not a failure
+        |   +-- NotRecorded        a recorded model was asked what the records do not hold: asking again is no use
         +-- SandboxError       the sandbox is lost or damaged
         +-- ScoringError       grading could not be carried out
 
@@ -47,6 +48,13 @@ class ModelError(RolloutError):
 
 class ContextOverflow(ModelError):
     """The conversation no longer fits the model's context."""
+
+    request_digest: str | None = None
+    """Names the request; None until an agent says so."""
+
+
+class NotRecorded(ModelError):
+    """The records hold no answer to this request. Final for its cell, and no sign that other cells will fail."""
 
 
 class SandboxError(RolloutError):

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+from harness.compare import compare
 from harness.config import ForksSection, LimitsSection, Study
 from harness.errors import SandboxError
 from harness.loop import Start, spend
-from harness.normalise import normalise
-from harness.record import ForkPoint, Observation, PrefixCheck, Spent, Step, Trajectory, prefix_digest
+from harness.record import ForkPoint, PrefixCheck, Spent, Step, Trajectory, prefix_digest
 from harness.sandbox.protocol import Image, Sandbox, SandboxProvider
 from harness.snapshots import SnapshotStore
 
@@ -246,9 +246,11 @@ def live_at(base: Trajectory, fork_step: int) -> tuple[str, ...] | None:
 def re_execute(base: Trajectory, fork_step: int, sandbox: Sandbox, timeout_s: float) -> PrefixCheck:
     """Run the actions before `fork_step` and compare exit code, output and state with what was recorded.
 
-    Outputs count twice, byte for byte and normalised; `first_mismatch` goes by the latter.
+    Outputs count twice, byte for byte and normalised; `first_mismatch` goes by the latter. What the base does not say
+    is counted as unknown and is no mismatch.
     """
     actions = exits = outputs = normalised = states = states_equal = 0
+    exits_unknown = outputs_unknown = 0
     first_mismatch = None
     if base.start_digest is not None:
         states, states_equal = 1, int(sandbox.digest() == base.start_digest)
@@ -256,12 +258,12 @@ def re_execute(base: Trajectory, fork_step: int, sandbox: Sandbox, timeout_s: fl
     for step in base.steps[: fork_step - 1]:
         agrees = True
         for action, recorded in zip(step.reply.actions, step.observations, strict=False):
-            seen = sandbox.act(action.command, timeout_s=timeout_s)
-            same_exit, same_bytes = _same_exit(seen, recorded), seen.sha256 == recorded.sha256
-            same_text = same_bytes or _same_normalised(seen, recorded)
-            actions, exits = actions + 1, exits + same_exit
-            outputs, normalised = outputs + same_bytes, normalised + same_text
-            agrees = agrees and same_exit and same_text
+            like = compare(sandbox.act(action.command, timeout_s=timeout_s), recorded)
+            actions, exits = actions + 1, exits + bool(like.exit_code)
+            outputs, normalised = outputs + bool(like.output), normalised + bool(like.normalised)
+            exits_unknown += like.exit_code is None
+            outputs_unknown += like.output is None
+            agrees = agrees and not like.differs
         if step.observations and step.state_digest is not None:
             same_state = sandbox.digest() == step.state_digest
             states, states_equal = states + 1, states_equal + same_state
@@ -271,6 +273,8 @@ def re_execute(base: Trajectory, fork_step: int, sandbox: Sandbox, timeout_s: fl
     return PrefixCheck(
         how="reexecute",
         actions=actions,
+        exit_codes_unknown=exits_unknown,
+        outputs_unknown=outputs_unknown,
         exit_codes_equal=exits,
         outputs_equal=outputs,
         normalised_equal=normalised,
@@ -279,14 +283,3 @@ def re_execute(base: Trajectory, fork_step: int, sandbox: Sandbox, timeout_s: fl
         first_mismatch=first_mismatch,
         live_processes=live_at(base, fork_step),
     )
-
-
-def _same_normalised(seen: Observation, recorded: Observation) -> bool:
-    """Of a stream that was cut the middle is not known: it counts as equal only byte for byte."""
-    if seen.cut_at is not None or recorded.cut_at is not None:
-        return False
-    return normalise(seen.output) == normalise(recorded.output)
-
-
-def _same_exit(seen: Observation, recorded: Observation) -> bool:
-    return (seen.ended, seen.exit_code, seen.signal) == (recorded.ended, recorded.exit_code, recorded.signal)

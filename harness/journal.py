@@ -7,6 +7,7 @@
       records/*.jsonl   one whole record a line; each session of the driver writes a file of its own
       scratch/          steps of rollouts under way, for `status` and `show`; not part of the result
       blobs/            snapshots of sandboxes by content address (see `snapshots`); without them forks re-execute
+      scores/           teacher-forced scores of the run's steps, a file a scoring model, one whole score a line
       export/           canonical export
 
 A line that lacks its newline at the end of a file was torn by a kill: it is not a record, and its cell is owed.
@@ -35,6 +36,7 @@ from harness.record import (
     Branch,
     Failure,
     Regrade,
+    Score,
     Step,
     Task,
     Trajectory,
@@ -63,7 +65,8 @@ class Records:
 
     def calls(self) -> int:
         """Model calls made so far, those of failed attempts included."""
-        kept: list[Trajectory | Branch | Failure] = [*self.bases.values(), *self.branches.values(), *self.failures]
+        bases = [base for base in self.bases.values() if base.source is None]  # imported ones called nobody
+        kept: list[Trajectory | Branch | Failure] = [*bases, *self.branches.values(), *self.failures]
         return sum(len(record.steps) for record in kept)
 
 
@@ -78,6 +81,7 @@ class RunFolder:
         self.records_folder = path / "records"
         self.scratch_folder = path / "scratch"
         self.blobs_folder = path / "blobs"
+        self.scores_folder = path / "scores"
         self.export_folder = path / "export"
 
     def exists(self) -> bool:
@@ -118,6 +122,15 @@ class RunFolder:
                 _add(found, record, path)
         return found
 
+    def scores(self, model: str) -> list[Score]:
+        """What `model` (the study's name) gave the steps of this run, in the order written; a torn tail left out."""
+        path = self.scores_file(model)
+        return list(_read_scores(path)) if path.exists() else []
+
+    def scores_file(self, model: str) -> Path:
+        """Where the scores by `model` are kept."""
+        return self.scores_folder / f"{model}.jsonl"
+
     def rollouts_under_way(self) -> dict[str, list[Step]]:
         """Cell id -> steps so far, of rollouts that have no record yet."""
         return {unquote(path.stem): _read_steps(path) for path in sorted(self.scratch_folder.glob("*.jsonl"))}
@@ -137,7 +150,7 @@ class RunFolder:
         finished: dict[str, Trajectory | Branch] = {**records.bases, **records.branches}
         lines = [canonical_json(finished[cell_id]) + "\n" for cell_id in sorted(finished)]
         path = self.export_folder / "canonical.jsonl"
-        _write_whole(path, "".join(lines))
+        write_whole(path, "".join(lines))
         return path
 
 
@@ -169,12 +182,21 @@ def _add(found: Records, record: AnyRecord, path: Path) -> None:
         found.branches[record.id] = record
 
 
+def _read_scores(path: Path) -> Iterator[Score]:
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):  # what follows the last newline is torn
+        try:
+            yield Score.model_validate_json(line)
+        except ValidationError:
+            raise JournalError(f"{path}:{number}: not a score; remove the file to score again") from None
+
+
 def _read_steps(path: Path) -> list[Step]:
     lines = path.read_bytes().split(b"\n")
     return [Step.model_validate_json(line) for line in lines[:-1]]  # what follows the last newline is torn
 
 
-def _write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
+    """Write `text` to `path`, whole or not at all; folders are made."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(path.name + PART)
     aside.write_text(text, encoding="utf-8")
@@ -216,12 +238,12 @@ class Journal:
 
     def start_session(self, study_yaml: str, manifest: dict[str, Any]) -> None:
         """Write the resolved study and the manifest, each whole or not at all."""
-        _write_whole(self.folder.manifest_file, json.dumps(manifest, indent=2, sort_keys=True) + "\n")
-        _write_whole(self.folder.study_file, study_yaml)
+        write_whole(self.folder.manifest_file, json.dumps(manifest, indent=2, sort_keys=True) + "\n")
+        write_whole(self.folder.study_file, study_yaml)
 
     def keep_tasks(self, tasks: Iterable[Task]) -> None:
         """Write the study's tasks, whole or not at all."""
-        _write_whole(self.folder.tasks_file, "".join(task.model_dump_json() + "\n" for task in tasks))
+        write_whole(self.folder.tasks_file, "".join(task.model_dump_json() + "\n" for task in tasks))
 
     def append(self, record: AnyRecord) -> None:
         """Write one whole record durably, then drop its scratch."""
@@ -268,6 +290,37 @@ class StepLog:
         line = step.model_dump_json().encode("utf-8") + b"\n"  # first: a failure row must be able to hold it
         self.steps.append(step)
         _write_all(self._file, line)
+
+
+class ScoreLog:
+    """The one writer of a file of scores. Use as a context manager; a second writer is refused.
+
+    Scores can be computed again, so a last line that was torn by a kill is cut off, not kept.
+    """
+
+    def __init__(self, folder: RunFolder, model: str) -> None:
+        self._path = folder.scores_file(model)
+        self._file = -1
+
+    def __enter__(self) -> "ScoreLog":
+        self._path.parent.mkdir(exist_ok=True)
+        self._file = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o644)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._file)
+            raise JournalError(f"{self._path}: another `forkroll score` is at work; wait for it or end it") from None
+        os.ftruncate(self._file, self._path.read_bytes().rfind(b"\n") + 1)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._file)
+
+    def append(self, score: Score) -> None:
+        """Write one whole score durably."""
+        _write_durably(self._file, score.model_dump_json().encode("utf-8") + b"\n")
 
 
 def _write_durably(file: int, line: bytes) -> None:

@@ -40,6 +40,8 @@ class Continuation:
     """What the start brought along included."""
     stop: Stop
     submission: str | None
+    refused_request: str | None = None
+    """Digest of the request that no longer fitted; None unless the context was full."""
 
 
 def rollout(
@@ -58,7 +60,7 @@ def rollout(
 
     `snapshot` keeps the sandbox's state after each step and gives its address, None where it does not.
     """
-    history, spent, submission = list(start.history), start.spent, None
+    history, spent, submission, refused = list(start.history), start.spent, None, None
     while (stop := limit_reached(spent, limits)) is None:
         choice = policy.choose(len(history) + 1, seed=seed)
         try:
@@ -66,8 +68,8 @@ def rollout(
                 task, choice, agents, sandbox, history,
                 limits=limits, seed=seed, opening=start.opening, snapshot=snapshot,
             )  # fmt: skip
-        except ContextOverflow:
-            stop = Stop.CONTEXT_FULL
+        except ContextOverflow as overflow:
+            stop, refused = Stop.CONTEXT_FULL, overflow.request_digest
             break
         history.append(step)
         on_step(step)
@@ -76,7 +78,7 @@ def rollout(
         if submission is not None:
             stop = Stop.SUBMITTED
             break
-    return Continuation(tuple(history[len(start.history) :]), spent, stop, submission)
+    return Continuation(tuple(history[len(start.history) :]), spent, stop, submission, refused)
 
 
 def take_step(
@@ -123,7 +125,7 @@ def _act(
         clock = time.monotonic()
         seen = sandbox.act(action.command, timeout_s=timeout_s)
         durations.append(time.monotonic() - clock)
-        observations.append(scaffold.observe(seen, timeout_s=timeout_s))
+        observations.append(scaffold.observe(seen, action, timeout_s=timeout_s))
         if scaffold.submission_of(seen) is not None:
             break
     return observations, durations
@@ -141,7 +143,7 @@ def spend(spent: Spent, step: Step) -> Spent:
         calls=spent.calls + 1,
         input_tokens=spent.input_tokens + (usage.input_tokens or 0),
         output_tokens=spent.output_tokens + (usage.output_tokens or 0),
-        seconds=spent.seconds + when.model_seconds + sum(when.action_seconds),
+        seconds=spent.seconds + (when.model_seconds or 0.0) + sum(when.action_seconds),
         format_errors_in_a_row=spent.format_errors_in_a_row + 1 if step.reply.format_error is not None else 0,
     )
 

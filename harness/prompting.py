@@ -5,13 +5,15 @@ A reply that cannot be read is a format error: it stays in the history as it was
 JSON where a server's template would choke on them) and is answered with what was wrong.
 """
 
-import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.model.protocol import Completion, Message
+from harness.model.digest import RequestDigest
+from harness.model.protocol import Completion, Message, Sampling
+from harness.model.said import Unclear, first_token
 from harness.record import Action, Exit, Observation, Reply, Step, Task, ToolCall, clean_text
 from harness.scaffold.protocol import Dialect, Scaffold
 
@@ -160,7 +162,12 @@ class OwnScaffold:
         """Read calls, or the one block."""
         return parse(completion, self.dialect)
 
-    def observe(self, observation: Observation, *, timeout_s: float) -> Observation:
+    @property
+    def action_marker(self) -> bytes:
+        """The tag of a call as the templates of Qwen and Hermes write it, or the fence."""
+        return _MARKERS[self.dialect]
+
+    def observe(self, observation: Observation, action: Action, *, timeout_s: float) -> Observation:
         """Long output is cut in the middle."""
         return with_shown(observation)
 
@@ -183,7 +190,7 @@ class Conversation:
         """`opening` stands for the scaffold's own where a rollout was imported with another."""
         self._task, self._scaffold, self._opening = task, scaffold, opening
         self._steps: list[Step] = []
-        self._total = hashlib.sha256()
+        self._digest = RequestDigest()
         self.messages: list[Message] = []
         self._add(scaffold.opening(task) if opening is None else opening)
 
@@ -201,19 +208,21 @@ class Conversation:
 
     def _add(self, messages: Sequence[Message]) -> None:
         self.messages += messages
-        for message in messages:
-            self._total.update(json.dumps(message, sort_keys=True, separators=(",", ":")).encode() + b"\n")
+        self._digest.add(messages)
 
-    def request_digest(self, *also: Any) -> str:
-        """Of the messages so far and whatever else a request is made of."""
-        total = self._total.copy()
-        total.update(json.dumps(also, sort_keys=True, separators=(",", ":")).encode())
-        return total.hexdigest()
+    def request_digest(self, tools: Sequence[Mapping[str, Any]], sampling: Sampling) -> str:
+        """Of a request that sends the messages so far."""
+        return self._digest.of(tools, sampling)
 
 
 def parse(completion: Completion, dialect: Dialect) -> Reply:
     """The reply that a completion holds; one that cannot be read carries `format_error`."""
     actions, problem = _PARSERS[dialect](completion)
+    return reply_of(completion, actions, problem, _MARKERS[dialect])
+
+
+def reply_of(completion: Completion, actions: Sequence[Action], problem: str | None, marker: bytes) -> Reply:
+    """The reply in which a scaffold read `actions`, or found `problem`; `marker` opens an action in the raw text."""
     return Reply(
         text=completion.text,
         actions=tuple(actions) if problem is None else (),
@@ -223,7 +232,7 @@ def parse(completion: Completion, dialect: Dialect) -> Reply:
         finish_reason=completion.finish_reason,
         usage=completion.usage,
         tokens=completion.tokens,
-        logprob=_action_logprob(completion, dialect),
+        logprob=_action_logprob(completion, marker),
         propensity=completion.propensity,
         model=completion.model,
     )
@@ -236,7 +245,8 @@ def _with_reason(problem: str, completion: Completion) -> str:
 
 def _parse_calls(completion: Completion) -> tuple[list[Action], str | None]:
     if not completion.tool_calls:
-        return [], _with_reason("it calls no tool. Call `bash` with one string, `command`.", completion)
+        found = f"it calls no tool{_no_text(completion)}. Call `bash` with one string, `command`."
+        return [], _with_reason(found, completion)
     actions = []
     for call in completion.tool_calls:
         command, problem = _command_of(call)
@@ -244,6 +254,13 @@ def _parse_calls(completion: Completion) -> tuple[list[Action], str | None]:
             return [], _with_reason(problem, completion)
         actions.append(Action(command=command, call_id=call.id))
     return actions, None
+
+
+def _no_text(completion: Completion) -> str:
+    """Names a reply in which nothing can be recognised: see `Reply.is_unrecognised`."""
+    if completion.text.strip():
+        return ""
+    return " and holds nothing but reasoning" if completion.reasoning else " and holds no text"
 
 
 def _command_of(call: ToolCall) -> tuple[str, str | None]:
@@ -261,30 +278,22 @@ def _command_of(call: ToolCall) -> tuple[str, str | None]:
 def _parse_fence(completion: Completion) -> tuple[list[Action], str | None]:
     blocks = _FENCE.findall(completion.text)
     if len(blocks) != 1:
-        return [], _with_reason(f"it holds {len(blocks)} ```bash blocks; exactly one is needed.", completion)
+        found = f"it holds {len(blocks)} ```bash blocks{_no_text(completion)}; exactly one is needed."
+        return [], _with_reason(found, completion)
     return [Action(command=blocks[0])], None
 
 
 _PARSERS = {"tool_call": _parse_calls, "text": _parse_fence}
 
 
-def _action_logprob(completion: Completion, dialect: Dialect) -> float | None:
-    """Sum over the tokens from the action's opening marker to the end.
-
-    None unless every token's bytes and log-probability are known and a token starts exactly at the marker.
-    """
-    if completion.tokens is None or completion.tokens.pieces is None:
+def _action_logprob(completion: Completion, marker: bytes) -> float | None:
+    """Sum over the tokens from the action's opening marker to the end; None where `said` cannot tell them apart
+    or one of them has no log-probability."""
+    if completion.tokens is None:
         return None
-    start = b"".join(completion.tokens.pieces).find(_MARKERS[dialect])
-    if start < 0:
+    try:
+        start = first_token(completion.tokens, marker, completion.text, completion.reasoning)
+    except Unclear:
         return None
-    position, total = 0, 0.0
-    for piece, logprob in zip(completion.tokens.pieces, completion.tokens.logprobs, strict=True):
-        if position < start < position + len(piece):
-            return None
-        if position >= start:
-            if logprob is None:
-                return None
-            total += logprob
-        position += len(piece)
-    return total
+    span = [value for value in completion.tokens.logprobs[start:] if value is not None]
+    return math.fsum(span) if len(span) == len(completion.tokens.logprobs) - start else None

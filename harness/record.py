@@ -106,6 +106,8 @@ class Exit(StrEnum):
     TIME_LIMIT = "time_limit"
     DISK_LIMIT = "disk_limit"
     NOT_RUN = "not_run"
+    UNKNOWN = "unknown"
+    """An imported log does not say."""
 
 
 class Observation(Record):
@@ -124,6 +126,15 @@ class Observation(Record):
     """Digest of the whole stream."""
     cut_at: int | None = None
     """Bytes of `output` that are head; the tail follows. None when nothing was cut."""
+    characters: int | None = None
+    """Of the whole stream as text: U+FFFD for what is not UTF-8, any line end one character. None: not counted, since
+    nothing was cut."""
+    kept: Literal["bytes", "text", "ends", "shown", "nothing"] = "bytes"
+    """What of the stream is known. bytes: all of the above is about the stream itself. The others are imported logs'.
+    text: decoded text (U+FFFD for what was not UTF-8, line ends made newlines); `output`, `size` and `sha256` are of
+    its UTF-8.
+    ends: that text's head and tail; `size` counts a character between them as one byte, `sha256` is of the ends.
+    shown: only what the model read, however it was rendered. nothing: neither output nor exit code."""
     shown: str | None = None
     """What the model read, where it is not simply `output` as text (U+FFFD for bytes that are not UTF-8)."""
 
@@ -143,7 +154,10 @@ class Tokens(Record):
     logprobs: tuple[float | None, ...]
     """Natural logarithms at temperature 1; None where the server gave a sentinel instead of a number."""
     pieces: tuple[Raw, ...] | None = None
-    """The bytes of each token: joined, they are the completion before any parsing. None where the server gives none."""
+    """The bytes of each token: joined, they are the completion before any parsing. None where the server does not give
+    them for every token, or where they do not hold the text that came beside them."""
+    without_bytes: tuple[int, ...] = ()
+    """Places, from 0, of the tokens whose bytes the server does not give."""
 
 
 class Reply(Record):
@@ -156,6 +170,7 @@ class Reply(Record):
     tool_calls: tuple[ToolCall, ...] = ()
     reasoning: str | None = None
     finish_reason: str
+    """As the server said it; empty: an imported log does not say."""
     usage: Usage
     tokens: Tokens | None = None
     """None when log-probabilities were not asked for or not given."""
@@ -164,20 +179,32 @@ class Reply(Record):
     propensity: float | None = None
     """Probability of this action under the sampling in force; None unless the server states it."""
     model: str
-    """The name that the server answered with."""
+    """The name that the server answered with; empty: an imported log does not say."""
+
+    @property
+    def is_unrecognised(self) -> bool:
+        """Neither text nor a tool call could be recognised in it (parity-replay P23); reasoning may be there."""
+        return not self.text.strip() and not self.tool_calls
 
 
 class Circumstances(Record):
     """What may differ between two runs of one step without the step differing. Never in a digest."""
 
     started_at: str
-    """UTC, ISO 8601 with zone."""
-    model_seconds: float
+    """UTC, ISO 8601 with zone; empty: an imported log does not say."""
+    naive_clock: bool = False
+    """True: the time that an imported log gave had no zone and was taken as UTC."""
+    model_seconds: float | None
+    """From sending the request that was answered to the last byte of its answer: waiting is not in it. None: an
+    imported log does not say."""
+    waited_seconds: float = 0.0
+    """What the call took beyond that: waiting for a place or for the server, and attempts that came to nothing."""
     action_seconds: tuple[float, ...] = ()
     cached_prompt_tokens: int | None = None
     """None: the server does not say."""
     in_flight: int | None = None
-    """Requests of this run that were in flight when this one was sent, itself included."""
+    """Requests of this run to the model's family (to its server, where the study names no family) that were in flight
+    when this one was sent, itself included."""
     server_epoch: str | None = None
     """Names one start of the server; None: it does not say."""
     prompt_digest: str | None = None
@@ -196,14 +223,16 @@ class Step(Record):
     """The study's name of the model that decided."""
     probability: float
     """Probability with which the routing policy chose this agent."""
-    seed: int
+    seed: int | None
+    """None: an imported log does not say."""
     reply: Reply
     observations: tuple[Observation, ...]
     """One an action, in order; fewer when a submission ended the turn."""
     request_digest: str | None = None
     """Of the messages, tools and sampling that were sent; None for an imported step, whose request is not known."""
     messages: tuple[dict[str, Any], ...] | None = None
-    """What an imported step added to the conversation, verbatim; None: the scaffold renders it."""
+    """What an imported step added to the conversation, verbatim; None: the scaffold renders it. Nothing else says
+    what the model read at an imported step: its observations have no `shown`."""
     state_digest: str | None
     """Of the working tree after the step; None when the sandbox cannot say."""
     processes: tuple[str, ...] | None = None
@@ -230,11 +259,15 @@ class Stop(StrEnum):
     TIME_LIMIT = "time_limit"
     CONTEXT_FULL = "context_full"
     FORMAT_ERRORS = "format_errors"
+    COST_LIMIT = "cost_limit"
+    """Of an imported rollout: money."""
+    BROKEN_OFF = "broken_off"
+    """An error of the server, of the sandbox or of its harness ended an imported rollout."""
 
     @property
     def is_budget(self) -> bool:
-        """A budget ended it: divergence after this point is censored, not observed."""
-        return self in (Stop.CALL_LIMIT, Stop.TOKEN_LIMIT, Stop.TIME_LIMIT, Stop.CONTEXT_FULL)
+        """Not the agent ended it: divergence after this point is censored, not observed."""
+        return self not in (Stop.SUBMITTED, Stop.FORMAT_ERRORS)
 
 
 class Reason(StrEnum):
@@ -286,6 +319,8 @@ class Ending(Record):
 
     spent: Spent
     stop: Stop
+    refused_request: str | None = None
+    """Digest of the request that no longer fitted the context, as `Step.request_digest`; None unless one was sent."""
     submission: str | None = None
     """What the submitting command printed after the submit word; None when it never submitted."""
     patch: Raw
@@ -293,6 +328,25 @@ class Ending(Record):
     graded: Literal["submission", "working_tree"] = "working_tree"
     """Whether `outcome` is that of `submission` or of `patch`."""
     outcome: Outcome
+
+
+class Source(Record):
+    """Where an imported rollout came from, and what of it the record has no place for."""
+
+    format: str
+    """As the log names it, such as mini-swe-agent-1.1."""
+    name: str
+    """File name of the log, with the line where a file holds several."""
+    run: str = ""
+    """The log's own name of the run it belongs to; empty: it has none."""
+    sha256: str
+    """Of the log as JSON with indent 2, as mini-swe-agent writes it."""
+    exit_status: str
+    """The log's own word for how the rollout ended; empty: it never ended."""
+    config: str = "null"
+    """The log's own settings (prompt templates, limits), as JSON text: the scaffold that a branch goes on in."""
+    rest: str
+    """What the exporter cannot rebuild from the record, as JSON text (see `difference`): with it nothing is lost."""
 
 
 class Trajectory(Record):
@@ -303,12 +357,16 @@ class Trajectory(Record):
     task_id: str
     agent: str
     """The study's name of the model that acted."""
-    seed: int
+    seed: int | None
+    """None: an imported log does not say."""
     sandbox: str
+    """Name of the provider; `imported` where the rollout was not ours."""
     start_digest: str | None
     """Of the working tree before step 1."""
     opening: tuple[dict[str, Any], ...] | None = None
     """The first messages of an imported rollout, verbatim; None: the scaffold's own."""
+    source: Source | None = None
+    """Of an imported rollout."""
     steps: tuple[Step, ...]
     ending: Ending
     provenance: Provenance
@@ -339,6 +397,10 @@ class PrefixCheck(Record):
     """verify: both; the branch went on in the re-executed sandbox."""
     actions: int
     """Actions that were re-executed: none where a snapshot was restored."""
+    exit_codes_unknown: int = 0
+    """Of these, those whose exit code the base does not say; they are not compared."""
+    outputs_unknown: int = 0
+    """Of these, those whose output the base does not say, or not enough of it; they are not compared."""
     exit_codes_equal: int
     outputs_equal: int
     """Byte for byte, over the whole stream."""
@@ -397,6 +459,33 @@ class Failure(Record):
     steps: tuple[Step, ...] = ()
     """What had been done before it failed."""
     provenance: Provenance
+
+
+How = Literal["ids", "text"]
+"""How the tokens of an action were known that was scored. ids: those that were generated, as logged; the sum is that of
+the same tokens. text: what was generated as the scoring model's own tokenizer cuts it, without an end-of-turn token."""
+
+
+class Score(Record):
+    """Log-probability of one step's action under a model that may not have acted: teacher forcing."""
+
+    kind: Literal["score"] = "score"
+    cell: str
+    """Id of the base or branch that took the step."""
+    step: int
+    agent: str
+    """The study's name of the model that acted."""
+    model: str
+    """The study's name of the model that scored."""
+    take: int = 1
+    """2: asked again in another order."""
+    logprob: float | None
+    """Sum over the action's span, natural logarithm at temperature 1; None when unknown, and then `why` says why."""
+    tokens: int | None
+    """Tokens in the span; None when unknown."""
+    how: How | None
+    """None when the action was not even sent."""
+    why: str = ""
 
 
 class Regrade(Record):

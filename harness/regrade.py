@@ -13,7 +13,8 @@ from harness.journal import Journal
 from harness.manifest import session
 from harness.progress import Progress
 from harness.record import Task
-from harness.run import INCOMPLETE, INTERRUPTED, OpenRun, open_run, record_what_use_showed, stop_on_signals
+from harness.run import INCOMPLETE, INTERRUPTED, OpenRun, open_run
+from harness.session import record_what_use_showed, stop_on_signals
 from harness.sweep import Brakes, Tally, run_gradings
 from harness.tasks.protocol import TaskSet
 

@@ -10,18 +10,22 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.assemble import open_models, open_provider, open_scaffold, open_tasks, stage_of
+from harness.assemble import open_provider, open_scaffold, open_tasks, stage_of
 from harness.branch import BaseCell, BranchCell, Stage, with_environment
+from harness.clients import open_models
 from harness.errors import UsageError
 from harness.fork import re_execute, start_of
+from harness.importers.continuing import logged_scaffold
 from harness.journal import Records
 from harness.loop import NOTHING_YET, Continuation, rollout
-from harness.record import Branch, PrefixCheck, Step, Task, Trajectory
+from harness.preflight import check_models
+from harness.record import Branch, Step, Task, Trajectory
 from harness.routing import Always, policy_for
 from harness.run import OpenRun, open_run
 from harness.sandbox.protocol import Sandbox
+from harness.scaffold.protocol import Scaffold
 from harness.score import score, what_is_graded
-from harness.show import printable, step_line
+from harness.show import fidelity, printable, step_line
 from harness.sweep import plan_bases, plan_branches
 
 Say = Callable[[str], None]
@@ -71,7 +75,7 @@ def shell(folder: Path, name: str, *, allow_unsandboxed: bool, say: Say) -> int:
     place = find_place(name, opened.records)
     tasks = open_tasks(opened.study)
     task = _task(place.record.task_id, opened)
-    image = with_environment(tasks.image(task), open_scaffold(opened.study).environment)
+    image = with_environment(tasks.image(task), _scaffold(place.path, opened).environment)
     scratch = folder.absolute() / "sandboxes"
     with (
         open_provider(opened.study, scratch, allow_unsandboxed=allow_unsandboxed) as sandboxes,
@@ -82,18 +86,14 @@ def shell(folder: Path, name: str, *, allow_unsandboxed: bool, say: Say) -> int:
         return enter(sandbox)
 
 
+def _scaffold(path: Trajectory, opened: OpenRun) -> Scaffold:
+    return open_scaffold(opened.study) if path.source is None else logged_scaffold(path.source)
+
+
 def enter(sandbox: Sandbox) -> int:
     """An interactive bash inside, on this terminal; its exit code."""
     sys.stdout.flush()
     return subprocess.call(sandbox.shell_argv())
-
-
-def fidelity(check: PrefixCheck) -> str:
-    """What re-executing the prefix showed, in a line."""
-    return (
-        f"prefix: {check.exit_codes_equal}/{check.actions} exit codes, {check.outputs_equal}/{check.actions} outputs, "
-        f"{check.states_equal}/{check.states} states equal"
-    )
 
 
 def _task(task_id: str, opened: OpenRun) -> Task:
@@ -106,6 +106,8 @@ def rerun(folder: Path, cell_id: str, *, keep_sandbox: bool, allow_unsandboxed: 
     Returns 0 when steps and outcome equal the record (or there is none yet), 1 when they differ.
     """
     opened = open_run(folder)
+    if cell_id in opened.records.bases and opened.records.bases[cell_id].source is not None:
+        raise UsageError(f"{cell_id} was imported; it was never run here. Its branches can be run again")
     cell = _cell(cell_id, opened)
     tasks = open_tasks(opened.study)
     scratch = folder.absolute() / "sandboxes"
@@ -114,7 +116,12 @@ def rerun(folder: Path, cell_id: str, *, keep_sandbox: bool, allow_unsandboxed: 
         open_provider(opened.study, scratch, allow_unsandboxed=allow_unsandboxed) as sandboxes,
         open_models(opened.study) as models,
     ):
+        agent = cell.arm.agent if isinstance(cell, BranchCell) else cell.agent
+        asked = {name: one for name, one in models.spoken.items() if name == agent}
+        for note in (*models.notes(), *check_models(opened.study, [cell.task], open_scaffold(opened.study), asked)):
+            say(f"note: {note}")
         stage = stage_of(opened.study, tasks, sandboxes.provider, models.clients, grading=sandboxes.grading)
+        stage = stage.for_base(cell.base) if isinstance(cell, BranchCell) else stage
         with stage.provider.start(stage.image(cell.task)) as sandbox:
             done = _roll(cell, stage, sandbox, say)
             patch = sandbox.working_diff(cell.task.base_commit)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from harness.config import Study
 from harness.errors import UsageError
 from harness.journal import Records, RunFolder
-from harness.record import Branch, Ending, Exit, Observation, Step, Trajectory
+from harness.record import Branch, Ending, Exit, Observation, PrefixCheck, Step, Trajectory
 
 _COMMAND_WIDTH = 76
 
@@ -112,12 +112,17 @@ def _fork_lines(branches: Sequence[Branch]) -> Iterator[str]:
 def _branch_lines(branch: Branch) -> list[str]:
     check = branch.prefix
     fork = f"forked from {branch.fork.base_id} at step {branch.fork.step} ({branch.fork.rule} {branch.fork.depth})"
-    fidelity = (
-        f"prefix: {check.exit_codes_equal}/{check.actions} exit codes, {check.outputs_equal}/{check.actions} outputs, "
+    head = [f"{branch.id}  {branch.arm.name} by {branch.arm.agent}: {_summary(branch)}", fork, fidelity(check)]
+    return head + [f"o {step_line(step)}" for step in branch.steps]
+
+
+def fidelity(check: PrefixCheck) -> str:
+    """What re-executing the prefix showed, in a line; what the base does not say is in no denominator."""
+    exits, outputs = check.actions - check.exit_codes_unknown, check.actions - check.outputs_unknown
+    return (
+        f"prefix: {check.exit_codes_equal}/{exits} exit codes, {check.outputs_equal}/{outputs} outputs, "
         f"{check.states_equal}/{check.states} states equal"
     )
-    head = [f"{branch.id}  {branch.arm.name} by {branch.arm.agent}: {_summary(branch)}", fork, fidelity]
-    return head + [f"o {step_line(step)}" for step in branch.steps]
 
 
 def step_line(step: Step) -> str:

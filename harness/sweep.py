@@ -11,15 +11,16 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from typing import TypeVar
 
 from harness.branch import BaseCell, BranchCell, Stage, run_base, run_branch, run_grading
 from harness.config import Study
-from harness.errors import RolloutError
+from harness.errors import NotRecorded, RolloutError
 from harness.fork import fork_points
 from harness.gradings import GradeCell
 from harness.journal import Journal, Records
-from harness.record import Arm, Branch, Failure, ForkPoint, Provenance, Regrade, Step, Task, Trajectory, seed_for
+from harness.record import Arm, Branch, Failure, ForkPoint, Provenance, Regrade, Step, Stop, Task, Trajectory, seed_for
 from harness.snapshots import SnapshotStore
 
 Cell = TypeVar("Cell", BaseCell, BranchCell)
@@ -35,13 +36,23 @@ def base_id(task: Task, agent: str) -> str:
 
 
 def plan_bases(study: Study, tasks: Sequence[Task]) -> list[BaseCell]:
-    """One base a task and base model, whatever number of directions share it."""
-    agents = dict.fromkeys(direction.base for direction in study.directions.values())
+    """One base a task and base model, whatever number of directions share it; imported ones are not run."""
+    agents = [agent for agent in base_agents(study) if agent not in study.imported]
     return [
         BaseCell(base_id(task, agent), task, agent, seed_for(study.seed, "base", base_id(task, agent)))
         for task in tasks
         for agent in agents
     ]
+
+
+def base_agents(study: Study) -> list[str]:
+    """The models that bases are of, in the study's order."""
+    return list(dict.fromkeys(direction.base for direction in study.directions.values()))
+
+
+def imported_bases(study: Study, tasks: Sequence[Task]) -> list[str]:
+    """Ids of the bases that are to be imported: those of models that cannot be asked."""
+    return [base_id(task, agent) for task in tasks for agent in base_agents(study) if agent in study.imported]
 
 
 def plan_branches(study: Study, tasks: Sequence[Task], bases: Mapping[str, Trajectory]) -> list[BranchCell]:
@@ -90,8 +101,30 @@ class Tally:
 
 
 @dataclass
+class Voice:
+    """What one model did in this session, as far as it shows whether its server reads tool calls."""
+
+    ended_unread: int = 0
+    """Rollouts that format errors ended."""
+    replies: int = 0
+    called: bool = False
+    """A tool call was in a reply, well-formed or not."""
+
+    def hear(self, steps: Sequence[Step], stop: Stop) -> None:
+        """The model's steps of one rollout, which ended by `stop`."""
+        self.ended_unread += stop is Stop.FORMAT_ERRORS
+        self.replies += len(steps)
+        self.called = self.called or any(step.reply.tool_calls for step in steps)
+
+
+@dataclass
 class Brakes:
-    """What ends a run early: a request, a limit of the whole run, or failures in a row."""
+    """What ends a run early: a request, a limit of the whole run, failures in a row, a model whose calls are not read.
+
+    The last: in the dialect `tool_call`, no reply of a model in this session holds a tool call, well-formed or not, and
+    format errors have ended `limits.run.rollouts_without_a_call` of its rollouts. A server without a tool parser, or
+    with that of another model, gives just this, and everything measured from then on would be about the parser.
+    """
 
     study: Study
     journal: Journal
@@ -101,6 +134,31 @@ class Brakes:
     started: float = field(default_factory=time.monotonic)
     calls: int = 0
     failures_in_a_row: int = 0
+    last_failure: str = ""
+    """Side and message of the last attempt that failed."""
+    voices: dict[str, Voice] = field(default_factory=dict)
+
+    def hear(self, record: Trajectory | Branch) -> None:
+        """Take note of a finished rollout."""
+        for agent in {step.agent for step in record.steps}:
+            voice = self.voices.setdefault(agent, Voice())
+            voice.hear([step for step in record.steps if step.agent == agent], record.ending.stop)
+
+    def unread(self, least: int | None = None) -> str | None:
+        """The model whose calls are not read, and what to do; `least` in place of the study's number of rollouts."""
+        asked = self.study.limits.run.rollouts_without_a_call
+        if asked is None or self.study.dialect != "tool_call":
+            return None
+        for agent, voice in self.voices.items():
+            if not voice.called and voice.ended_unread >= (least or asked):
+                return (
+                    f"model {agent!r} made no tool call in any of its {voice.replies} replies, and format errors ended "
+                    f"{voice.ended_unread} rollouts: most likely its server has no tool parser, or another model's "
+                    "(vLLM: --enable-auto-tool-choice --tool-call-parser NAME); else set `dialect: text`, or "
+                    "`limits.run.rollouts_without_a_call: null` where the model is like that. What was recorded shows "
+                    "the server and not the model: start again in a new folder (--run DIR)"
+                )
+        return None
 
     def reason(self) -> str | None:
         """Why no further cell may start; None when one may."""
@@ -114,8 +172,10 @@ class Brakes:
         if limits.disk_bytes is not None and (used := self.journal.folder.disk_bytes()) >= limits.disk_bytes:
             return f"limits.run.disk_bytes reached ({used} of {limits.disk_bytes})"
         if self.failures_in_a_row >= FAILURES_IN_A_ROW:
-            return f"{self.failures_in_a_row} cells in a row failed; see `forkroll status`"
-        return None
+            return (
+                f"{self.failures_in_a_row} cells in a row failed (see `forkroll status`), the last: {self.last_failure}"
+            )
+        return self.unread()
 
 
 Watch = Callable[[Tally], None]
@@ -133,6 +193,7 @@ def run(
     attempts = Counter(failure.id for failure in records.failures)
     runner = _Runner(stage, journal, brakes, attempts)
     tallies = [runner.run_phase("bases", owed(plan_bases(study, tasks), records), watch)]
+    tallies[-1].stopped = tallies[-1].stopped or brakes.unread()
     if tallies[-1].stopped is None:
         records = journal.folder.records()
         tallies.append(runner.run_phase("branches", owed(plan_branches(study, tasks, records.bases), records), watch))
@@ -149,6 +210,15 @@ def owed(cells: Iterable[Cell], records: Records) -> list[Cell]:
     """The cells that have no record yet."""
     finished = records.finished()
     return [cell for cell in cells if cell.id not in finished]
+
+
+class _Fate(Enum):
+    """What became of an attempt at a cell, or of all attempts."""
+
+    KEPT = auto()
+    FAILED = auto()
+    HOPELESS = auto()
+    """Failed, and another attempt would fail alike."""
 
 
 class _Runner:
@@ -186,11 +256,13 @@ class _Runner:
 
     def _work_off(self, waiting: Iterator[AnyCell], tally: Tally) -> None:
         while (cell := self._next(waiting, tally)) is not None:
-            kept = self._keep_trying(cell, tally)
+            fate = self._keep_trying(cell, tally)
             with self._lock:
-                tally.done += kept
-                tally.lost += not kept
-                self._brakes.failures_in_a_row = 0 if kept else self._brakes.failures_in_a_row + 1
+                tally.done += fate is _Fate.KEPT
+                tally.lost += fate is not _Fate.KEPT
+                if fate is not _Fate.HOPELESS:  # what was never recorded says nothing about the next cell
+                    kept = fate is _Fate.KEPT
+                    self._brakes.failures_in_a_row = 0 if kept else self._brakes.failures_in_a_row + 1
 
     def _next(self, waiting: Iterator[AnyCell], tally: Tally) -> AnyCell | None:
         with self._lock:
@@ -199,15 +271,14 @@ class _Runner:
             tally.stopped = tally.stopped or reason
             return cell if reason is None else None
 
-    def _keep_trying(self, cell: AnyCell, tally: Tally) -> bool:
+    def _keep_trying(self, cell: AnyCell, tally: Tally) -> _Fate:
         for _ in range(self._stage.study.retries + 1):
-            if self._attempt(cell, tally):
-                return True
-            if self._brakes.requested.is_set():
-                return False
-        return False
+            fate = self._attempt(cell, tally)
+            if fate is not _Fate.FAILED or self._brakes.requested.is_set():
+                return fate
+        return _Fate.FAILED
 
-    def _attempt(self, cell: AnyCell, tally: Tally) -> bool:
+    def _attempt(self, cell: AnyCell, tally: Tally) -> _Fate:
         self._attempts[cell.id] += 1
         attempt = self._attempts[cell.id]
         with self._journal.steps_of(cell.id) as log:
@@ -219,15 +290,20 @@ class _Runner:
                     self._brakes.calls += 1
 
             record: Trajectory | Branch | Regrade | Failure
+            fate = _Fate.KEPT
             try:
                 record = _run_cell(cell, self._stage, on_step, attempt)
             except Exception as error:  # a failure of any kind is a row, never a lost run
                 record = _failure(cell.id, error, log.steps, attempt)
+                fate = _Fate.HOPELESS if isinstance(error, NotRecorded) else _Fate.FAILED
         self._journal.append(record)
-        if isinstance(record, Failure):
-            with self._lock:
+        with self._lock:
+            if isinstance(record, Failure):
                 tally.failures[record.side] += 1
-        return not isinstance(record, Failure)
+                self._brakes.last_failure = f"{record.side}: {' '.join(record.message.split())}"
+            elif not isinstance(record, Regrade):
+                self._brakes.hear(record)
+        return fate
 
 
 def _run_cell(

@@ -28,7 +28,7 @@ from harness.config import LimitsSection
 from harness.journal import Journal, RunFolder
 from harness.loop import Continuation, rollout
 from harness.model.openai import OpenAIClient
-from harness.model.protocol import Completion, Message, ModelClient, Sampling
+from harness.model.protocol import Completion, Message, ModelClient, Said, Sampling, Scored
 from harness.model.scripted import ScriptedClient
 from harness.prompting import SHOWN_CHARACTERS, SUBMIT_WORD, OwnScaffold
 from harness.record import Exit, Observation, Provenance, Stop, Task, Trajectory, clean_text
@@ -120,10 +120,8 @@ class Listening:
         self.asked.append(list(messages))
         return self._client.complete(messages, tools=tools, sampling=sampling, seed=seed)
 
-    def score(
-        self, messages: Sequence[Message], continuation: str, action: str, *, tools: Sequence[Mapping[str, Any]]
-    ) -> float | None:
-        return None
+    def score(self, messages: Sequence[Message], said: Said, *, tools: Sequence[Mapping[str, Any]]) -> Scored:
+        return Scored(None, None, None, "not asked for here")
 
 
 def roll(client: ModelClient, world: World, calls: int, action_seconds: float = 5.0) -> Continuation:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.prompting import SUBMIT_WORD
+from harness.sandbox.namespace import available
 
 FORKROLL = Path(sys.executable).with_name("forkroll")
 SCRIPTED = f"""
@@ -281,3 +282,27 @@ def test_no_command_imports_what_it_does_not_need(done: Path, arguments: list[st
         [sys.executable, "-c", code, *arguments], cwd=done, env=env, capture_output=True, text=True, timeout=60
     )
     assert set(json.loads(made.stderr.splitlines()[-1].replace("'", '"'))) <= set(allowed)
+
+
+ON_AN_OVERLAY = """
+set -e
+mkdir lower upper work merged
+mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work merged
+exec "$@"
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount what this test needs")
+def test_what_a_provider_lacks_and_finds_out_in_use_is_printed_and_recorded(study: Path, tmp_path: Path) -> None:
+    """A run folder that lies on an overlay can carry none: sandboxes copy their tree, and the run says so."""
+    if (why_not := available()) is not None:
+        pytest.skip(why_not)
+    private = ["unshare", "--mount", "bash", "-c", ON_AN_OVERLAY, "bash"]
+    run = [str(FORKROLL), "run", str(study), "sandbox=namespace", "--run", str(tmp_path / "merged" / "run")]
+    env = {**os.environ, "FORKROLL_CACHE": str(tmp_path / "cache")}
+    made = subprocess.run([*private, *run], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+    assert made.returncode == 0, made.stderr
+    assert made.stderr.count("note: no overlay in ") == 1
+    manifest = json.loads((tmp_path / "upper" / "run" / "manifest.json").read_text())
+    (session,) = manifest["sessions"]
+    assert any(note.startswith("no overlay in ") for note in session["degraded"])

@@ -55,6 +55,9 @@ def test_overrides_reach_nested_keys(tmp_path: Path) -> None:
         ("forks.rule=absolute", "whole numbers"),
         ("models.a.client=simulatd", "models.a"),
         ("directions.up.swap=c", "names model 'c', which is not among models: a, b"),
+        ("determinism=requird", "`determinism.mode`"),
+        ("models.a={client: served}", "`models.a.card` is missing"),
+        ("models.a={client: served, crad: x, card: y}", "did you mean `card`?"),
         ("sandbox=dcoker", "`sandbox.provider`"),
         ("seed=", "`seed`"),
         ("nonsense", "not of the form key=value"),
@@ -67,6 +70,11 @@ def test_a_fault_is_one_line_that_says_where(tmp_path: Path, override: str, says
         load(tmp_path, GOOD, override)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("word", "mode"), [("off", "off"), ("measure", "measure"), ("{mode: off}", "off")])
+def test_a_bare_word_stands_for_the_mode_of_the_gate(tmp_path: Path, word: str, mode: str) -> None:
+    assert load(tmp_path, GOOD, f"determinism={word}").determinism.mode == mode
 
 
 def test_missing_key_is_named(tmp_path: Path) -> None:
@@ -86,7 +94,8 @@ def test_missing_file_names_the_bundled_studies() -> None:
 
 
 def test_identity_leaves_out_operational_keys_only(tmp_path: Path) -> None:
-    same = [load(tmp_path, GOOD, key) for key in ("workers=9", "retries=0", "limits.run.calls=1", "sandbox.pool=0")]
+    operational = ("workers=9", "retries=0", "limits.run.calls=1", "sandbox.pool=0", "determinism=required")
+    same = [load(tmp_path, GOOD, key) for key in operational]
     other = [load(tmp_path, GOOD, key) for key in ("seed=2", "limits.calls=9", "models.a.noise=off")]
     assert all(identity(study) == identity(load(tmp_path)) for study in same)
     assert all(identity(study) != identity(load(tmp_path)) for study in other)

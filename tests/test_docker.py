@@ -405,6 +405,7 @@ def test_a_closed_provider_has_no_containers(engine: Engine, image: Image, tmp_p
             assert box.digest_method in ("overlay", "inside")
             labels = next(one.labels for one in engine.labelled(["forkroll.run=closed"]) if one.id == container_of(box))
         assert labels["forkroll.pid"] == str(os.getpid())
+        assert labels["forkroll.image"] == image.name
     assert engine.labelled(["forkroll.run=closed"]) == []
     assert list(tmp_path.iterdir()) == []
 
@@ -703,6 +704,24 @@ def test_every_layer_of_an_image_counts(engine: Engine, provider: DockerProvider
                 assert list(contents.deleted) == [b"testbed/mod.py", b"testbed/pkg/z", b"testbed/run.sh"]
     finally:
         engine.remove_image("forkroll-tree:two-layers")
+
+
+def test_a_cached_image_that_a_container_uses_is_not_offered_for_removal(
+    engine: Engine, provider: DockerProvider, image: Image, tmp_path: Path
+) -> None:
+    with start(provider, image) as box:
+        for tag in ("idle", "busy"):
+            engine.commit(container_of(box), repository="forkroll-tree", tag=tag, labels={"tag": tag})
+    task = Image("busy", None, docker="forkroll-tree:busy")
+    try:
+        with docker(tmp_path / "scratch", DockerOptions(pool=0)) as other, start(other, task):
+            unused = engine.unused("forkroll-tree")
+        assert "forkroll-tree:idle" in unused
+        assert "forkroll-tree:busy" not in unused
+        assert "forkroll-tree:busy" in engine.unused("forkroll-tree")
+    finally:
+        engine.remove_image("forkroll-tree:idle")
+        engine.remove_image("forkroll-tree:busy")
 
 
 def test_what_no_layer_holds_is_not_captured(provider: DockerProvider, image: Image, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def go(tmp_path: Path, pocket: Pocket, tasks: list[Task], provider: SandboxProvi
 
         folder = RunFolder(tmp_path / name)
         with Journal(folder) as journal:
-            journal.start_session(to_yaml(wanted), new_manifest(wanted, tasks))
+            journal.start_session(to_yaml(wanted), new_manifest(wanted, OwnScaffold(wanted.dialect), tasks))
 
             def watch(tally: Tally) -> None:
                 if tally.phase == "branches":

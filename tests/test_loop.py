@@ -12,7 +12,7 @@ from harness.agent import ModelAgent
 from harness.config import LimitsSection
 from harness.errors import ModelError
 from harness.loop import NOTHING_YET, Continuation, Start, limit_reached, rollout, spend
-from harness.model.protocol import Completion, Message, ModelClient, Sampling
+from harness.model.protocol import Completion, Message, ModelClient, Said, Sampling, Scored
 from harness.model.scripted import ScriptedClient
 from harness.prompting import SUBMIT_WORD, OwnScaffold
 from harness.record import Exit, Spent, Step, Stop, Task, ToolCall, Usage
@@ -57,8 +57,8 @@ class Replies:
         self.seeds.append(seed)
         return self._completions[min(len(self.asked), len(self._completions)) - 1]
 
-    def score(self, messages: Sequence[Message], continuation: str, action: str, *, tools: object) -> float | None:
-        return None
+    def score(self, messages: Sequence[Message], said: Said, *, tools: object) -> Scored:
+        return Scored(None, None, None, "not asked for here")
 
 
 def calls(*commands: str) -> Completion:

@@ -12,7 +12,7 @@ from harness.branch import Stage
 from harness.config import Study, validate
 from harness.errors import ModelError
 from harness.journal import Journal, RunFolder
-from harness.model.protocol import Completion, Message, ModelClient, Sampling
+from harness.model.protocol import Completion, Message, ModelClient, Said, Sampling, Scored
 from harness.model.scripted import ScriptedClient
 from harness.prompting import SUBMIT_WORD, OwnScaffold
 from harness.record import Stop, Task
@@ -60,10 +60,8 @@ class Flaky:
                 raise ModelError("the server is away")
         return self._client.complete(messages, tools=tools, sampling=sampling, seed=seed)
 
-    def score(
-        self, messages: Sequence[Message], continuation: str, action: str, *, tools: Sequence[Mapping[str, Any]]
-    ) -> float | None:
-        return None
+    def score(self, messages: Sequence[Message], said: Said, *, tools: Sequence[Mapping[str, Any]]) -> Scored:
+        return Scored(None, None, None, "not asked for here")
 
 
 @pytest.fixture(scope="module")

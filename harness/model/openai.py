@@ -2,82 +2,80 @@
 
 Failures are of four kinds, the same for every arm: the conversation does not fit (ContextOverflow, at once);
 permanent (ModelError, at once); passing (waited out, honouring Retry-After, a bounded number of times); malformed
-(asked again, fewer times). A reply that was cut off in transit is thrown away whole and asked again.
+(asked again, fewer times). A reply that was cut off in transit is thrown away whole and asked again. See `refusals`
+for which is which, `patience` for how long, `gate` for how many at once.
 """
 
-import hashlib
-import math
-import re
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-import httpx
-
 from harness.errors import ContextOverflow, ModelError
-from harness.model.protocol import Completion, Message, Sampling
-from harness.record import Tokens, ToolCall, Usage, clean_text
-
-_PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
-_OVERFLOW_WORDS = ("context_length_exceeded", "maximum context length", "max_model_len", "context length")
+from harness.model import scoring
+from harness.model.gate import Gate
+from harness.model.keys import Key
+from harness.model.ledger import Ledger
+from harness.model.patience import Attempts, Passing, Patience, Trouble
+from harness.model.protocol import Completion, Message, Said, Sampling, Scored
+from harness.model.reading import read_completion
+from harness.model.refusals import object_in
+from harness.model.request import RequestForm
+from harness.model.transport import Transport
 
 
 @dataclass(frozen=True)
-class Patience:
-    """How long a client waits before it gives up."""
+class Served:
+    """One model as a server lists it."""
 
-    request_seconds: float = 600.0
-    passing_attempts: int = 6
-    malformed_attempts: int = 3
-    first_wait_seconds: float = 0.5
-    longest_wait_seconds: float = 60.0
-    """Caps a wait, Retry-After's included."""
-
-
-class _Passing(Exception):
-    """Worth another attempt after `wait` seconds (None: the client's own back-off)."""
-
-    def __init__(self, reason: str, wait: float | None = None) -> None:
-        super().__init__(reason)
-        self.wait = wait
-
-
-class _Malformed(Exception):
-    """The server answered with something that is no completion."""
+    name: str
+    context: int | None
+    """Tokens that a conversation may have, prompt and reply together; None: the server does not say."""
 
 
 class OpenAIClient:
     """A ModelClient for one served model. Threads may share it."""
 
     def __init__(
-        self, base_url: str, model: str, *, api_key: str | None = None, patience: Patience | None = None
+        self,
+        base_url: str,
+        model: str,
+        *,
+        key: Key | None = None,
+        form: RequestForm | None = None,
+        patience: Patience | None = None,
+        gate: Gate | None = None,
+        say: Callable[[str], None] = lambda text: None,
     ) -> None:
+        """`gate` is shared by the clients of one family; `say` is told at once what makes a run wait for long."""
         self._model = model
-        self._patience = patience or Patience()
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._base_url = base_url.rstrip("/")
-        self._http = httpx.Client(
-            headers=headers,
-            timeout=httpx.Timeout(self._patience.request_seconds, connect=10.0),
-            limits=httpx.Limits(max_connections=256, max_keepalive_connections=256),
-            trust_env=False,  # a proxy between arms and server would be one more thing that differs
-        )
-        self._flying = 0
-        self._lock = threading.Lock()
+        self._patience = patience or Patience()
+        self._key, self._form, self._gate = key or Key(), form or RequestForm(), gate or Gate()
+        self._transport = Transport(self._base_url, self._key, self._patience)
+        self._ledger = Ledger(say)
 
     def close(self) -> None:
         """Close the connection pool."""
-        self._http.close()
+        self._transport.close()
+
+    def served(self) -> list[Served]:
+        """What the server serves."""
+        listed = self._request("GET", "/models", None).get("data")
+        entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+        return [Served(str(entry.get("id")), _context_of(entry)) for entry in entries]
 
     def served_models(self) -> list[str]:
         """Names that the server serves."""
-        answer = self._request("GET", "/models", None)
-        return [str(entry.get("id")) for entry in answer.get("data", [])]
+        return [entry.name for entry in self.served()]
+
+    def facts(self) -> dict[str, object]:
+        """What was seen in use, for the manifest."""
+        return {**self._ledger.facts(), **self._gate.facts()}
+
+    def notes(self) -> list[str]:
+        """What is less than a study asks for: parameters that are dropped, answers that lack something."""
+        return [*self._form.notes(), *self._ledger.notes()]
 
     def complete(
         self,
@@ -88,216 +86,79 @@ class OpenAIClient:
         seed: int,
     ) -> Completion:
         """Ask for the next assistant message."""
-        body = {
-            "model": self._model,
-            "messages": list(messages),
-            "temperature": sampling.temperature,
-            "max_tokens": sampling.max_tokens,
-            "seed": seed,
-        }
-        if tools:
-            body["tools"] = list(tools)
-        if sampling.logprobs:
-            body |= {"logprobs": True, "return_token_ids": True}
-        with self._in_flight() as flying:
-            return self._with_patience("/chat/completions", body, flying)
-
-    def score(
-        self,
-        messages: Sequence[Message],
-        continuation: str,
-        action: str,
-        *,
-        tools: Sequence[Mapping[str, Any]],
-    ) -> float | None:
-        """Teacher forcing by `prompt_logprobs`; None where the server gives a sentinel instead of a number."""
-        chat = {"model": self._model, "messages": list(messages), "tools": list(tools), "add_generation_prompt": True}
-        spans = [self._tokenize(chat)]
-        spans += [self._tokenize({"model": self._model, "prompt": text}) for text in (continuation, action) if text]
-        prompt = [token for span in spans for token in span]
-        body = {"model": self._model, "prompt": prompt, "max_tokens": 1, "prompt_logprobs": 0}
-        answer = self._request("POST", "/completions", body)
-        scores = answer["choices"][0].get("prompt_logprobs") or answer.get("prompt_logprobs") or []
-        return _sum_scores(scores, prompt, len(spans[-1]))
-
-    def _tokenize(self, body: Mapping[str, Any]) -> list[int]:
-        # vLLM serves /tokenize beside /v1, not below it.
-        root = self._base_url.removesuffix("/v1")
-        tokens = self._request("POST", "/tokenize", body, root=root).get("tokens", [])
-        return [int(token) for token in tokens]
-
-    @contextmanager
-    def _in_flight(self) -> Iterator[int]:
-        with self._lock:
-            self._flying += 1
-            flying = self._flying
-        try:
-            yield flying
-        finally:
-            with self._lock:
-                self._flying -= 1
-
-    def _with_patience(self, path: str, body: Mapping[str, Any], flying: int) -> Completion:
-        retries = malformed = 0
+        body = self._form.body(self._model, messages, tools, sampling, seed)
+        attempts = Attempts(self._patience, seed, self._base_url)
         while True:
             try:
-                return _read_completion(self._send("POST", self._base_url + path, body), flying, retries)
-            except _Passing as error:
-                retries += 1
-                if retries >= self._patience.passing_attempts:
-                    raise ModelError(f"{self._base_url}: {error} ({retries} attempts)") from None
-                self._wait(error.wait, retries)
-            except _Malformed as error:
-                retries, malformed = retries + 1, malformed + 1
-                if malformed >= self._patience.malformed_attempts:
-                    raise ModelError(f"{self._base_url}: malformed answer: {error} ({malformed} times)") from None
+                completion = replace(self._attempt(body), retries=attempts.failed)
+            except Trouble as trouble:
+                self._ledger.troubled(trouble, self._patience)
+                time.sleep(attempts.wait_after(trouble))
+            else:
+                self._ledger.answered(completion, sampling)
+                return completion
+
+    def _attempt(self, body: Mapping[str, Any]) -> Completion:
+        with self._gate.request() as ticket:
+            clock = time.monotonic()
+            try:
+                answer = self._send("POST", self._base_url + "/chat/completions", body)
+            except Passing as trouble:
+                if trouble.throttled:
+                    self._gate.refused(ticket, self._patience.capped(trouble.wait))
+                raise
+            self._gate.answered()
+            return replace(read_completion(answer), in_flight=ticket.in_flight, seconds=time.monotonic() - clock)
+
+    def prompt_tokens(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> int | None:
+        """Tokens of the prompt as the server's chat template makes it; None where the server does not count."""
+        chat = {**self._form.prompt(messages, tools), "model": self._model, "add_generation_prompt": True}
+        try:
+            tokens = self._post("/tokenize", chat).get("tokens")
+        except ContextOverflow:
+            raise
+        except ModelError:
+            return None
+        return len(tokens) or None if isinstance(tokens, list) else None
+
+    def score(self, messages: Sequence[Message], said: Said, *, tools: Sequence[Mapping[str, Any]]) -> Scored:
+        """Teacher forcing by `prompt_logprobs`."""
+        return scoring.score(self._post, self._model, self._form.prompt(messages, tools), said)
+
+    def _post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        # vLLM serves /tokenize and /detokenize beside /v1, not below it.
+        root = self._base_url.removesuffix("/v1") if path.endswith("tokenize") else ""
+        return self._request("POST", path, body, root=root)
 
     def _request(self, method: str, path: str, body: Mapping[str, Any] | None, root: str = "") -> dict[str, Any]:
         """One request without retries, for what is asked once."""
         try:
             return self._send(method, (root or self._base_url) + path, body)
-        except (_Passing, _Malformed) as error:
+        except Trouble as error:
             raise ModelError(f"{self._base_url}: {error}") from None
 
-    def _wait(self, named: float | None, attempt: int) -> None:
-        own = self._patience.first_wait_seconds * 2 ** (attempt - 1)
-        time.sleep(min(own if named is None else max(named, own), self._patience.longest_wait_seconds))
-
     def _send(self, method: str, url: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
-        try:
-            response = self._http.request(method, url, json=body)
-        except httpx.TransportError as error:
-            raise _Passing(f"{type(error).__name__}: {error}") from None
-        if response.status_code >= 400:
-            _raise_for(response, self._model)
-        try:
-            answer = response.json()
-        except ValueError:
-            raise _Malformed("not JSON") from None
-        if not isinstance(answer, dict):
-            raise _Malformed("not a JSON object")
-        return answer
+        """The JSON object that answers; where it echoes the key, without it and without the tokens that spell it."""
+        answer = self._transport.send(method, url, body)
+        value = object_in(answer, self._model, url, self._key)
+        clean: dict[str, Any] = self._key.hide_in(value)
+        if clean is value:
+            return value
+        self._ledger.echoed()
+        choices = clean.get("choices")
+        if isinstance(choices, list):
+            kept = [_without_tokens(choice) for choice in choices]
+            return {**clean, "choices": kept}
+        return clean
 
 
-def _raise_for(response: httpx.Response, model: str) -> None:
-    status, text = response.status_code, response.text[:500]
-    if status in (400, 413, 422) and any(word in text for word in _OVERFLOW_WORDS):
-        raise ContextOverflow(text)
-    if status in _PASSING:
-        raise _Passing(f"HTTP {status}", retry_after(response.headers.get("retry-after"), datetime.now(UTC)))
-    raise ModelError(f"{response.request.url}: HTTP {status} for model {model!r}: {' '.join(text.split())}")
+def _without_tokens(choice: Any) -> Any:
+    return {**choice, "logprobs": None, "token_ids": None} if isinstance(choice, dict) else choice
 
 
-def retry_after(header: str | None, now: datetime) -> float | None:
-    """Seconds that a Retry-After header asks for; None when absent or unreadable, never below zero."""
-    if header is None:
-        return None
-    try:
-        seconds = float(header)
-    except ValueError:
-        return _seconds_until(header, now)
-    return max(seconds, 0.0) if math.isfinite(seconds) else None
-
-
-def _seconds_until(date: str, now: datetime) -> float | None:
-    try:
-        moment = parsedate_to_datetime(date)
-    except ValueError:
-        return None
-    return max((moment.replace(tzinfo=moment.tzinfo or UTC) - now).total_seconds(), 0.0)
-
-
-def _read_completion(answer: Mapping[str, Any], flying: int, retries: int) -> Completion:
-    choices = answer.get("choices")
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0].get("message"), dict):
-        raise _Malformed("no choices")
-    choice, usage = choices[0], answer.get("usage") or {}
-    message = choice["message"]
-    content = (choice.get("logprobs") or {}).get("content") or None
-    return Completion(
-        text=_read_text(message.get("content")),
-        tool_calls=tuple(_read_call(call, number) for number, call in enumerate(message.get("tool_calls") or [], 1)),
-        finish_reason=clean_text(str(choice.get("finish_reason"))),
-        usage=Usage(input_tokens=usage.get("prompt_tokens"), output_tokens=usage.get("completion_tokens")),
-        model=clean_text(str(answer.get("model", ""))),
-        reasoning=_optional_text(message.get("reasoning_content") or message.get("reasoning")),
-        tokens=None if content is None else _read_tokens(content, choice.get("token_ids")),
-        prompt_digest=_digest_of_ids(answer.get("prompt_token_ids") or choice.get("prompt_token_ids")),
-        propensity=(choice.get("forkroll") or {}).get("propensity"),
-        cached_prompt_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
-        server_epoch=_optional_text(answer.get("system_fingerprint")),
-        in_flight=flying,
-        retries=retries,
-    )
-
-
-def _read_text(content: object) -> str:
-    """The text of a message: a string, or a list of parts of which some are text."""
-    if isinstance(content, list):
-        parts = [part.get("text") for part in content if isinstance(part, dict)]
-        content = "".join(part for part in parts if isinstance(part, str))
-    if content is not None and not isinstance(content, str):
-        raise _Malformed("the content of the message is no text")
-    return clean_text(content or "")
-
-
-def _optional_text(text: str | None) -> str | None:
-    return clean_text(text) if text else None
-
-
-def _read_call(call: Mapping[str, Any], number: int) -> ToolCall:
-    function = call.get("function") or {}
-    arguments = function.get("arguments")
-    return ToolCall(
-        id=clean_text(str(call.get("id") or f"call_{number}")),
-        name=clean_text(str(function.get("name"))),
-        arguments=_without_halves(clean_text(arguments if isinstance(arguments, str) else str(arguments))),
-    )
-
-
-_ESCAPES = re.compile(
-    r"(?P<pair>\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
-    r"|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\."
-)
-
-
-def _without_halves(arguments: str) -> str:
-    """JSON text in which an escape of half a character, valid JSON that no reader can write again, is U+FFFD."""
-    return _ESCAPES.sub(lambda found: "\\ufffd" if found["half"] else found[0], arguments)
-
-
-def as_logprob(value: object) -> float | None:
-    """`value` as a log-probability; None for what servers send in place of one (-9999, -inf, null)."""
-    if not isinstance(value, int | float) or not math.isfinite(value) or value <= -9999:
-        return None
-    return float(value)
-
-
-def _read_tokens(content: Sequence[Mapping[str, Any]], ids: Sequence[int] | None) -> Tokens:
-    logprobs = tuple(as_logprob(entry.get("logprob")) for entry in content)
-    # Ids are kept only when they align one to one: an end-of-text id without a score would shift them.
-    aligned = ids is not None and len(ids) == len(logprobs)
-    kept = tuple(ids) if ids is not None and aligned else None
-    return Tokens(ids=kept, logprobs=logprobs, pieces=_read_pieces(content))
-
-
-def _read_pieces(content: Sequence[Mapping[str, Any]]) -> tuple[bytes, ...] | None:
-    pieces = [entry.get("bytes") for entry in content]
-    return None if any(piece is None for piece in pieces) else tuple(bytes(piece) for piece in pieces if piece)
-
-
-def _digest_of_ids(ids: Sequence[int] | None) -> str | None:
-    return None if ids is None else hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()
-
-
-def _sum_scores(scores: Sequence[Any], prompt: Sequence[int], count: int) -> float | None:
-    """Sum over the last `count` tokens of `prompt`; None unless every one has a number."""
-    if len(scores) != len(prompt):
-        return None
-    total = 0.0
-    for entry, token in zip(scores[-count:], prompt[-count:], strict=True):
-        value = as_logprob(((entry or {}).get(str(token)) or {}).get("logprob"))
-        if value is None:
-            return None
-        total += value
-    return total
+def _context_of(entry: Mapping[str, Any]) -> int | None:
+    """vLLM and SGLang say `max_model_len`, llama.cpp `meta.n_ctx`, OpenRouter `context_length`."""
+    meta = entry.get("meta")
+    named = [entry.get("max_model_len"), entry.get("context_length"), entry.get("context_window")]
+    named += [meta.get("n_ctx")] if isinstance(meta, dict) else []
+    return next((value for value in named if isinstance(value, int) and value > 0), None)

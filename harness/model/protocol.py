@@ -1,14 +1,14 @@
-"""What every model client does: complete a conversation, score a given continuation.
+"""What every model client does: complete a conversation, score an action that was taken in it.
 
 Messages are in OpenAI's chat form. A client that cannot get an answer raises ModelError after bounded retries;
 a conversation that does not fit raises ContextOverflow at once.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from harness.record import Tokens, ToolCall, Usage
+from harness.record import How, Tokens, ToolCall, Usage
 
 Message = Mapping[str, Any]
 
@@ -40,6 +40,38 @@ class Completion:
     server_epoch: str | None = None
     in_flight: int | None = None
     retries: int = 0
+    seconds: float | None = field(default=None, compare=False)
+    """Of the attempt that was answered; None: the call took no longer than that."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """An assistant message as it was generated, markup and reasoning included, cut where its action begins."""
+
+    before: str
+    action: str
+    end: str = ""
+    """How the server spelled the token that ended the turn; empty where it logged none."""
+    before_ids: tuple[int, ...] | None = None
+    """None where ids were not logged."""
+    action_ids: tuple[int, ...] | None = None
+    """Those of `end` included."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What a model gives an action."""
+
+    logprob: float | None
+    """Natural logarithm at temperature 1; None when unknown."""
+    tokens: int | None
+    """So many tokens make the sum up; None when unknown."""
+    how: How | None
+    """None when nothing could be asked."""
+    why: str = ""
+    """Why it is unknown."""
+    prompt_digest: str | None = None
+    """Of the prompt's token ids; None where they are not known."""
 
 
 class ModelClient(Protocol):
@@ -56,9 +88,6 @@ class ModelClient(Protocol):
         """Ask for the next assistant message."""
         ...
 
-    def score(
-        self, messages: Sequence[Message], continuation: str, action: str, *, tools: Sequence[Mapping[str, Any]]
-    ) -> float | None:
-        """Log-probability at temperature 1 of `action` written right after `continuation` in the next
-        assistant message; None where the server cannot say."""
+    def score(self, messages: Sequence[Message], said: Said, *, tools: Sequence[Mapping[str, Any]]) -> Scored:
+        """The log-probability of `said`'s action right after what stands before it, as the next assistant message."""
         ...

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.errors import ModelError
-from harness.model.protocol import Completion, Message, Sampling
+from harness.model.protocol import Completion, Message, Said, Sampling, Scored
 from harness.record import ToolCall, Usage
 
 
@@ -37,13 +37,6 @@ class ScriptedClient:
         reason = "tool_calls" if calls else "stop"
         return Completion(text=text, tool_calls=calls, finish_reason=reason, usage=Usage(), model="scripted")
 
-    def score(
-        self,
-        messages: Sequence[Message],
-        continuation: str,
-        action: str,
-        *,
-        tools: Sequence[Mapping[str, Any]],
-    ) -> float | None:
-        """Unknown: a script has no probabilities."""
-        return None
+    def score(self, messages: Sequence[Message], said: Said, *, tools: Sequence[Mapping[str, Any]]) -> Scored:
+        """Unknown."""
+        return Scored(None, None, None, "a script has no probabilities")

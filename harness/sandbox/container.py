@@ -93,6 +93,8 @@ def _process_space() -> str:
 class Recipe:
     """What a container is made from."""
 
+    name: str
+    """Of the task's start state: a label, since a container is started ahead of the cell that will use it."""
     image: str
     cwd: str
     env: bytes
@@ -276,7 +278,7 @@ class Launcher:
             "Env": ["BASH_ENV=", "ENV="],  # the image's would be read by the shell that becomes the runner
             "StopSignal": "SIGKILL",  # the runner, as first process, would let an engine that stops wait for SIGTERM
             "Healthcheck": {"Test": ["NONE"]},
-            "Labels": self._owner.labels(),
+            "Labels": {**self._owner.labels(), "forkroll.image": recipe.name},
             "HostConfig": self._host_settings(recipe, control),
         }
 

@@ -19,7 +19,7 @@ from harness.errors import ConfigError, SandboxError
 from harness.sandbox.changes import FromInside, InLayers, Start, look_at_start, restore
 from harness.sandbox.container import INSIDE, OWN, Container, Launcher, Owner, Recipe, orphans
 from harness.sandbox.engine import Engine, ImageFacts
-from harness.sandbox.images import BASE_IMAGE, DEFAULT_PATH, Images, User
+from harness.sandbox.images import BASE_IMAGE, DEFAULT_PATH, TREE_IMAGE, Images, User
 from harness.sandbox.inside import InsideTree
 from harness.sandbox.live import (
     Capture,
@@ -156,6 +156,7 @@ class DockerProvider(LiveProvider):
         reachable = [f"{INSIDE}/{name}" for name in objects] or [f"{image.cwd}/.git/objects"]
         (folder / "git" / "objects" / "info" / "alternates").write_text("".join(f"{place}\n" for place in reachable))
         recipe = Recipe(
+            name=image.name,
             image=facts.id,
             cwd=image.cwd,
             env=environment_of(image, path=DEFAULT_PATH, home=user.home, more=facts.env),
@@ -282,6 +283,19 @@ def reap_containers(run: str | None) -> list[str]:
     finally:
         engine.close()
     return [container[:12] for container in dead]
+
+
+def drop_tree_images() -> list[str]:
+    """Remove the images that bundled tasks' trees were put into and that no container uses; their references.
+
+    They are a cache: the next run makes what it needs again.
+    """
+    engine = Engine()
+    with contextlib.closing(engine):
+        found = engine.unused(TREE_IMAGE)
+        for reference in found:
+            engine.remove_image(reference)
+    return found
 
 
 def _overlay(prepared: _Contained, running: Container) -> OverlayTree:

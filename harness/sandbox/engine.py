@@ -181,6 +181,13 @@ class Engine:
         with self._calling(f"removing image {reference}"), contextlib.suppress(self._errors.NotFound):
             self._api.remove_image(reference, force=True)
 
+    def unused(self, repository: str) -> list[str]:
+        """References of the images of `repository` that no container uses."""
+        with self._calling(f"listing the images of {repository}"):
+            used = {found["ImageID"] for found in self._api.containers(all=True)}
+            images = self._api.images(name=repository)
+        return sorted(tag for image in images if image["Id"] not in used for tag in image["RepoTags"] or ())
+
     # --- containers
 
     def create(self, settings: Mapping[str, Any]) -> str:

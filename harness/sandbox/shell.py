@@ -11,10 +11,12 @@
 """
 
 import array
+import codecs
 import contextlib
 import errno
 import fcntl
 import hashlib
+import io
 import math
 import os
 import re
@@ -66,6 +68,8 @@ class _Capture:
         self._head = bytearray()
         self._tail = bytearray()
         self._digest = hashlib.sha256()
+        self._text = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
+        self._characters = 0
         self.size = 0
 
     def add(self, chunk: bytes) -> None:
@@ -74,6 +78,7 @@ class _Capture:
             self._head += chunk
             return
         self._digest.update(chunk)
+        self._characters += len(self._text.decode(chunk))
         room = self._head_bytes - len(self._head)
         if room > 0:
             self._head += chunk[:room]
@@ -100,6 +105,10 @@ class _Capture:
         if self._limit is None or not self._tail:
             return bytes(self._head)
         return bytes(self._head) + bytes(self._tail[max(0, len(self._tail) - self._tail_bytes) :])
+
+    def characters(self) -> int | None:
+        """Of the whole stream as text; to be asked once, when it has ended. None where nothing was cut."""
+        return None if self.cut_at is None else self._characters + len(self._text.decode(b"", final=True))
 
     def sha256(self) -> str:
         if self._limit is None:
@@ -208,6 +217,7 @@ class Ran:
     size: int
     sha256: str
     cut_at: int | None
+    characters: int | None = None
 
     def observation(self) -> Observation:
         ended, code = Exit.EXITED, None
@@ -225,6 +235,7 @@ class Ran:
             size=self.size,
             sha256=self.sha256,
             cut_at=self.cut_at,
+            characters=self.characters,
         )
 
 
@@ -248,6 +259,7 @@ def _ran(end: _End, capture: _Capture) -> Ran:
         size=capture.size,
         sha256=capture.sha256(),
         cut_at=capture.cut_at,
+        characters=capture.characters(),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from harness.model.protocol import Completion, Message
-from harness.record import Observation, Reply, Step, Task
+from harness.record import Action, Observation, Reply, Step, Task
 
 Dialect = Literal["tool_call", "text"]
 """tool_call: one tool `bash`, one or more calls a turn. text: exactly one fenced block."""
@@ -47,8 +47,13 @@ class Scaffold(Protocol):
         """The reply that a completion holds; one that cannot be read carries `format_error`."""
         ...
 
-    def observe(self, observation: Observation, *, timeout_s: float) -> Observation:
-        """The observation with `shown` filled in where the model does not simply read the output as text."""
+    @property
+    def action_marker(self) -> bytes:
+        """What opens an action in the generated text: the log-probability of an action counts from there."""
+        ...
+
+    def observe(self, observation: Observation, action: Action, *, timeout_s: float) -> Observation:
+        """The observation of `action`, with `shown` where the model does not simply read the output as text."""
         ...
 
     def step_messages(self, step: Step) -> Sequence[Message]:

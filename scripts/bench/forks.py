@@ -1,5 +1,6 @@
 """What a fork costs: running a prefix again, and starting from a snapshot; beside `docker exec` and `unshare`."""
 
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +21,7 @@ from timing import (
     run,
     show,
     timed,
+    verdict,
 )
 
 from harness.agent import ModelAgent
@@ -188,3 +190,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    sys.exit(verdict())

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from harness.model.protocol import Completion, Message, ModelClient, Sampling
+from harness.model.protocol import Completion, Message, ModelClient, Said, Sampling, Scored
 from harness.record import Observation
 from harness.sandbox.protocol import Image, Sandbox, SandboxProvider
 
@@ -47,10 +47,8 @@ class MeteredClient:
         with self._meter.measure("client"):
             return self._client.complete(messages, tools=tools, sampling=sampling, seed=seed)
 
-    def score(
-        self, messages: Sequence[Message], continuation: str, action: str, *, tools: Sequence[Mapping[str, Any]]
-    ) -> float | None:
-        return self._client.score(messages, continuation, action, tools=tools)
+    def score(self, messages: Sequence[Message], said: Said, *, tools: Sequence[Mapping[str, Any]]) -> Scored:
+        return self._client.score(messages, said, tools=tools)
 
 
 class MeteredSandbox:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from meter import Meter, MeteredClient, MeteredProvider
 
-from harness.assemble import open_models, open_provider, open_tasks, select_tasks, stage_of
+from harness.assemble import open_provider, open_scaffold, open_tasks, select_tasks, stage_of
+from harness.clients import open_models
 from harness.config import load_study, to_yaml
 from harness.journal import Journal, RunFolder
 from harness.manifest import new_manifest
@@ -27,7 +28,7 @@ def main() -> None:
             open_models(study) as models,
             Journal(place) as journal,
         ):
-            journal.start_session(to_yaml(study), new_manifest(study, chosen))
+            journal.start_session(to_yaml(study), new_manifest(study, open_scaffold(study), chosen))
             clients = {name: MeteredClient(client, meter) for name, client in models.clients.items()}
             stage = stage_of(study, tasks, MeteredProvider(sandboxes.provider, meter), clients)
             run(study, chosen, stage, journal, Brakes(study, journal, calls_before=0), lambda tally: None)

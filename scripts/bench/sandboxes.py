@@ -1,6 +1,7 @@
 """What a sandbox costs: an action, a state digest, many sandboxes at once; ours beside `docker exec` and mini."""
 
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -22,6 +23,7 @@ from timing import (
     run,
     show,
     timed,
+    verdict,
 )
 
 from harness.errors import RolloutError
@@ -164,3 +166,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    sys.exit(verdict())

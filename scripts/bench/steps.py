@@ -23,7 +23,7 @@ from harness.agent import ModelAgent
 from harness.config import LimitsSection
 from harness.journal import Journal, RunFolder
 from harness.loop import rollout
-from harness.model.protocol import Completion, Message, Sampling
+from harness.model.protocol import Completion, Message, Said, Sampling, Scored
 from harness.prompting import OwnScaffold
 from harness.record import Ending, Outcome, Provenance, Task, ToolCall, Trajectory, Usage
 from harness.routing import Always
@@ -63,10 +63,8 @@ class Instant:
             model="instant",
         )
 
-    def score(
-        self, messages: Sequence[Message], continuation: str, action: str, *, tools: Sequence[Mapping[str, Any]]
-    ) -> float | None:
-        return None
+    def score(self, messages: Sequence[Message], said: Said, *, tools: Sequence[Mapping[str, Any]]) -> Scored:
+        return Scored(None, None, None, "not asked for here")
 
 
 def forkroll_curve(work: Path, steps: int) -> tuple[Curve, Meter, float]:

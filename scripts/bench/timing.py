@@ -64,7 +64,16 @@ def at_least(what: str, value: float, limit: float) -> None:
     _held(what, f"{value:.1f} times", f"at least {limit:g}", value >= limit)
 
 
+_missed: list[str] = []
+
+
+def verdict() -> int:
+    """Exit code: 1 when a limit was missed."""
+    return int(bool(_missed))
+
+
 def _held(what: str, value: str, limit: str, kept: bool) -> None:
+    _missed.extend([what] * (not kept))
     print(f"  {'kept  ' if kept else 'MISSED'} {what}: {value} (limit: {limit})")
 
 

@@ -9,6 +9,7 @@ from analysis.load import Run, load_run
 from analysis.table import WIDTH, Cell, Table, render_many
 from harness.journal import Journal, RunFolder
 from harness.manifest import new_manifest
+from harness.prompting import OwnScaffold
 from harness.record import Branch, Trajectory
 from tests.made import make_base, make_branch
 from tests.test_sweep import make_study
@@ -17,7 +18,7 @@ from tests.test_sweep import make_study
 def written(folder: Path, *records: Trajectory | Branch) -> Run:
     study = make_study()
     with Journal(RunFolder(folder)) as journal:
-        journal.start_session("name: s\n", new_manifest(study, []))
+        journal.start_session("name: s\n", new_manifest(study, OwnScaffold(study.dialect), []))
         for record in records:
             journal.append(record)
     return load_run(folder)

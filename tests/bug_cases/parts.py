@@ -111,13 +111,13 @@ def fence(command: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def serve_shared(name: str, style: str, folder: Path) -> Iterator[Served]:
+def serve_shared(name: str, style: str, folder: Path, *options: str) -> Iterator[Served]:
     """The shared mock server with the script of a shared case, as a process of its own."""
     script, log = shared_case(name) / "script.json", folder / "requests.jsonl"
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     mock = shared_case("000-mock") / "mock_openai.py"
-    command = [sys.executable, mock, script, "--port", str(port), "--style", style, "--log", log]
+    command = [sys.executable, mock, script, "--port", str(port), "--style", style, "--log", log, *options]
     with subprocess.Popen(list(map(str, command)), stderr=subprocess.DEVNULL) as process:
         try:
             assert eventually(lambda: _listens(port), 10), "the shared mock server did not start"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import ConfigError, ContextOverflow
-from harness.model.protocol import Message, Sampling
+from harness.model.protocol import Message, Said, Sampling
 from harness.model.simulated.choice import softmax
 from harness.model.simulated.client import SimulatedClient
 from harness.model.simulated.engine import Engine, draw
@@ -111,18 +111,18 @@ def test_the_stated_log_probability_is_that_of_the_entry_and_of_scoring(name: st
         assert done.tokens is not None and done.tokens.pieces is not None
         raw = b"".join(done.tokens.pieces).decode()
         note, marker, rest = raw.partition("<tool_call>" if dialect == "tool_call" else "```bash\n")
-        scored = client.score(messages, note, marker + rest, tools=tools(dialect))
+        scored = client.score(messages, Said(note, marker + rest), tools=tools(dialect)).logprob
         assert scored == pytest.approx(reply.logprob, abs=1e-12)
 
 
 def test_scoring_reaches_what_the_menu_lacks_unless_zero_is_true_zero() -> None:
     messages = start("text")
     foreign = "```bash\nrm -rf build\n```"
-    soft = SimulatedClient.of(PROFILES["small"]).score(messages, "", foreign, tools=[])
+    soft = SimulatedClient.of(PROFILES["small"]).score(messages, Said("", foreign), tools=[]).logprob
     assert soft is not None
     assert soft == pytest.approx(math.log(1e-12) - len(foreign) * math.log(256.0))
     hard = SimulatedClient(Engine(PROFILES["small"], Noise("off", "e"), epsilon=0.0))
-    assert hard.score(messages, "", foreign, tools=[]) is None
+    assert hard.score(messages, Said("", foreign), tools=[]).logprob is None
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -131,7 +131,8 @@ def test_an_action_scores_the_same_after_any_note(dialect: Dialect) -> None:
     menu = menu_of(FIRST)
     for text in filter(None, menu.texts[dialect]):
         if text.startswith(("<tool_call>", "```bash")):
-            scores = {client.score(messages, note, text, tools=tools(dialect)) for note in ("", "Hm. ", "a\n\nb\n")}
+            scored = [client.score(messages, Said(n, text), tools=tools(dialect)) for n in ("", "Hm. ", "a\n\nb\n")]
+            scores = {each.logprob for each in scored if each.logprob is not None}
             assert len(scores) == 1 or max(scores) - min(scores) < 1e-12
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from harness.errors import ConfigError, ContextOverflow, ModelError
 from harness.model.openai import OpenAIClient
-from harness.model.protocol import Completion, Message, Sampling
+from harness.model.protocol import Completion, Message, Said, Sampling
 from harness.model.simulated.client import SimulatedClient
 from harness.model.simulated.process import SimulatedServer
 from harness.model.simulated.profiles import PROFILES
@@ -112,8 +112,8 @@ def test_scoring_over_the_wire_agrees_with_sampling(server: SimulatedServer, dia
         if reply.logprob is not None and done.tokens is not None and done.tokens.pieces is not None:
             raw_text = b"".join(done.tokens.pieces).decode()
             note, marker, rest = raw_text.partition("<tool_call>" if dialect == "tool_call" else "```bash\n")
-            got = client.score(messages, note, marker + rest, tools=tools(dialect))
-            assert got == pytest.approx(reply.logprob, abs=1e-12)
+            got = client.score(messages, Said(note, marker + rest), tools=tools(dialect))
+            assert got.logprob == pytest.approx(reply.logprob, abs=1e-12)
             scored += 1
         messages = grown(messages, done)
     client.close()
@@ -123,9 +123,10 @@ def test_scoring_over_the_wire_agrees_with_sampling(server: SimulatedServer, dia
 def test_a_true_zero_travels_as_unknown() -> None:
     with SimulatedServer(["--true-zero", "--models", "small"]) as hard:
         client = OpenAIClient(hard.base_url, "small")
-        assert client.score(opening(TASK, "text"), "Next.\n", "```bash\nmake\n```", tools=[]) is None
-        known = client.score(opening(TASK, "text"), "Next.\n", "```bash\nls\n```", tools=[])
-        assert known is not None
+        unknown = client.score(opening(TASK, "text"), Said("Next.\n", "```bash\nmake\n```"), tools=[])
+        assert (unknown.logprob, unknown.tokens, unknown.how) == (None, None, "text")
+        assert unknown.why == "the server sent None in place of one"
+        assert client.score(opening(TASK, "text"), Said("Next.\n", "```bash\nls\n```"), tools=[]).logprob is not None
         client.close()
 
 

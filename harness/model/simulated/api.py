@@ -40,6 +40,7 @@ class Api:
             "/v1/completions": self.completions,
             "/tokenize": self.tokenize,
             "/detokenize": self.detokenize,
+            "/reset_prefix_cache": self.reset_prefix_cache,
         }
 
     def models(self) -> dict[str, Any]:
@@ -74,7 +75,10 @@ class Api:
                     batch=batch,
                 )
             )
-        return _chat_answer(engine, generated, body, with_tools=with_tools)
+        answer = _chat_answer(engine, generated, body, with_tools=with_tools)
+        return (
+            {**answer, "prompt_token_ids": render(turns, open_reply=True)} if body.get("return_token_ids") else answer
+        )
 
     def completions(self, body: Body) -> dict[str, Any]:
         """POST /v1/completions: scores a prompt that the chat template rendered; generates nothing."""
@@ -103,6 +107,12 @@ class Api:
         """POST /detokenize."""
         self._engine(body)
         return {"prompt": _or_refuse(lambda: decode(_ids(body.get("tokens"))))}
+
+    def reset_prefix_cache(self, body: Body) -> dict[str, Any]:
+        """POST /reset_prefix_cache: every conversation starts cold again."""
+        for engine in self.engines.values():
+            engine.forget()
+        return {"success": True}
 
     def _engine(self, body: Body) -> Engine:
         name = body.get("model")

@@ -5,15 +5,17 @@ It answers what the server answers, except for what only a server has: nothing i
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from harness.model.protocol import Completion, Message, Sampling
+from harness.model.digest import digest_of_ids
+from harness.model.protocol import Completion, Message, Said, Sampling, Scored
 from harness.model.simulated.engine import Engine, Generated
 from harness.model.simulated.noise import Kind, Noise
 from harness.model.simulated.profiles import Profile
-from harness.model.simulated.tokens import encode
+from harness.model.simulated.tokens import Turn, encode, render
 from harness.model.simulated.wire import parts_of, turns_of
-from harness.record import Tokens, Usage
+from harness.record import How, Tokens, Usage
 
 
 class SimulatedClient:
@@ -31,16 +33,18 @@ class SimulatedClient:
         self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]], sampling: Sampling, seed: int
     ) -> Completion:
         """The next assistant message."""
+        turns = turns_of(messages, tools)
         with self.engine.noise.in_flight() as batch:
             generated = self.engine.complete(
-                turns_of(messages, tools),
+                turns,
                 temperature=sampling.temperature,
                 seed=seed,
                 max_tokens=sampling.max_tokens,
                 logprobs=sampling.logprobs,
                 batch=batch,
             )
-        return self._completion(generated, with_tools=bool(tools))
+        done = self._completion(generated, with_tools=bool(tools))
+        return replace(done, prompt_digest=_prompt_digest(turns)) if sampling.logprobs else done
 
     def _completion(self, generated: Generated, *, with_tools: bool) -> Completion:
         parts = parts_of(generated, with_tools=with_tools)
@@ -64,14 +68,21 @@ class SimulatedClient:
             in_flight=1,
         )
 
-    def score(
-        self, messages: Sequence[Message], continuation: str, action: str, *, tools: Sequence[Mapping[str, Any]]
-    ) -> float | None:
-        """Log-probability at temperature 1 of `action` right after `continuation`; None where it has none."""
-        before, ids = encode(continuation), encode(action)
-        values = self.engine.score(turns_of(messages, tools), before + ids)[len(before) :]
-        total = math.fsum(values)
-        return total if total > -math.inf else None
+    def score(self, messages: Sequence[Message], said: Said, *, tools: Sequence[Mapping[str, Any]]) -> Scored:
+        """By the ids that were logged, else by those of the text, which never join a note and an action."""
+        how: How = "text"
+        before, ids = encode(said.before), encode(said.action)
+        if said.before_ids is not None and said.action_ids is not None:
+            before, ids, how = list(said.before_ids), list(said.action_ids), "ids"
+        turns = turns_of(messages, tools)
+        total, prompt = math.fsum(self.engine.score(turns, before + ids)[len(before) :]), _prompt_digest(turns)
+        if total == -math.inf:
+            return Scored(None, None, how, "the model never says it", prompt)
+        return Scored(total, len(ids), how, prompt_digest=prompt)
+
+
+def _prompt_digest(turns: Sequence[Turn]) -> str | None:
+    return digest_of_ids(render(turns, open_reply=True))
 
 
 def _finish(generated: Generated, *, called: bool) -> str:

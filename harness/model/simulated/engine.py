@@ -155,6 +155,12 @@ class Engine:
         node, _ = self._walk(turns, remember=False)
         return self._logprobs(node, [chunk_of(number) for number in continuation])
 
+    def forget(self) -> None:
+        """Empty the prefix cache: no message counts as seen, and no sequence is live."""
+        with self._lock:
+            self._seen.clear()
+        self.noise.forget()
+
     def count(self, turns: Sequence[Turn]) -> int:
         """Tokens of the conversation, every message closed."""
         return self._walk(turns, remember=False)[0].tokens

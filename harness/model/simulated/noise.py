@@ -96,6 +96,11 @@ class Noise:
                 self._live.popitem(last=False)
         return not waiting
 
+    def forget(self) -> None:
+        """No sequence is live any more: the next call of each is cold."""
+        with self._lock:
+            self._live.clear()
+
     def scale(self, sigma: float, call: Call) -> float:
         """The scale of the noise of this call at temperature 0."""
         silent = self.kind == "off" or (self.kind == "position" and not call.cold)

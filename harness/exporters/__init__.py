@@ -1,0 +1,1 @@
+"""Our rollouts in the formats of others."""

@@ -1,0 +1,1 @@
+"""Rollouts that were not made here become bases."""
