@@ -30,9 +30,9 @@ from harness.errors import ConfigError
 from harness.importers.continuing import logged_scaffold
 from harness.model.protocol import ModelClient, Sampling
 from harness.prompting import OwnScaffold
-from harness.record import Task
+from harness.record import Task, Trajectory
 from harness.sandbox.protocol import SandboxLimits, SandboxProvider
-from harness.scaffold.protocol import Scaffold
+from harness.scaffold.protocol import Dialect, Scaffold
 from harness.tasks import selection
 from harness.tasks.protocol import TaskSet
 from harness.tasks.rows import ALIASES, is_table
@@ -235,18 +235,26 @@ def open_scaffold(study: Study) -> Scaffold:
         return OwnScaffold(study.dialect)
     from harness.scaffold.mini import MiniScaffold
 
-    _refuse_models_of_ours(study)
+    refuse_models_of_ours(study, study.dialect)
     scaffold = MiniScaffold.named(study.scaffold.config, study.dialect)
     scaffold.require_kept(study.sandbox.output_bytes)
     return scaffold
 
 
-def _refuse_models_of_ours(study: Study) -> None:
+def scaffold_of(study: Study, base: Trajectory) -> Scaffold:
+    """The scaffold in which `base` was rolled out, and its branches go on: the study's, or that of its log."""
+    return open_scaffold(study) if base.source is None else logged_scaffold(base.source)
+
+
+def refuse_models_of_ours(study: Study, dialect: Dialect) -> None:
     """Simulated models, and scripted ones in the text dialect, write what only our own scaffold reads."""
+    cards = cards_of(study)
     for name, model in study.models.items():
-        if isinstance(model, SimulatedModel) or (isinstance(model, ScriptedModel) and study.dialect == "text"):
+        simulated = isinstance(model, SimulatedModel) or (name in cards and cards[name].server == "simulated")
+        if simulated or (isinstance(model, ScriptedModel) and dialect == "text"):
+            kind = "simulated" if simulated else "scripted"
             raise ConfigError(
-                f"model {name!r} ({model.client}) speaks to `scaffold: forkroll` only in `dialect: {study.dialect}`"
+                f"model {name!r} is {kind}: with `dialect: {dialect}` it knows no scaffold but `forkroll`"
             )
 
 

@@ -190,6 +190,9 @@ def import_(
     only: Annotated[
         str | None, typer.Option("--only", help="Of logs of several runs this one; of a run of ours, this model.")
     ] = None,
+    verdicts: Annotated[
+        Path | None, typer.Option("--verdicts", help="A report of SWE-bench's grading, for logs that hold no verdict.")
+    ] = None,
     form: FormatOption = "text",
 ) -> None:
     """Rollouts that were not made here become bases of a study: `forkroll run` then forks them."""
@@ -202,7 +205,7 @@ def import_(
         raise typer.Exit(0 if found.held else INCOMPLETE)
     if study is None or agent is None:
         raise UsageError("name a --study and the --agent whose bases these are, or ask for --list")
-    taken = import_logs(Wanted(kind, paths, study, overrides or [], agent, folder, only), _say)
+    taken = import_logs(Wanted(kind, paths, study, overrides or [], agent, folder, only, verdicts), _say)
     _print_lines(taken.lines())
     raise typer.Exit(0 if taken.imported else INCOMPLETE)
 
@@ -329,20 +332,6 @@ def serve_sim(context: typer.Context) -> None:
     raise typer.Exit(serve(context.args))
 
 
-def _references(name: str, overrides: "Sequence[str]", form: str, allow_unsandboxed: bool) -> int:
-    from analysis.task_table import reference_table
-    from harness.config import load_study
-    from harness.reference import check_references
-
-    study = load_study(name, overrides)
-    found = check_references(study, allow_unsandboxed=allow_unsandboxed, say=_say)
-    graded = [(one.outcome, one.failure) for one in found]
-    _print_tables([reference_table([one.task for one in found], graded, study.name)], form)
-    if any(one.outcome is None for one in found):
-        return INCOMPLETE
-    return 0 if all(one.resolves for one in found) else 1
-
-
 def _print_plan(source: str, overrides: "Sequence[str]", as_json: bool) -> None:
     from harness.estimate import estimate_lines
     from harness.run import dry_run
@@ -408,6 +397,20 @@ def _selftest_tables(found: "Iterable[SelfTest]") -> "Sequence[Table]":
 
     distinct = {(test.base_url, test.model): test for test in found}
     return [selftest_table(test.facts(), number) for number, test in enumerate(distinct.values(), 1)]
+
+
+def _references(name: str, overrides: "Sequence[str]", form: str, allow_unsandboxed: bool) -> int:
+    from analysis.task_table import reference_table
+    from harness.config import load_study
+    from harness.reference import check_references
+
+    study = load_study(name, overrides)
+    found = check_references(study, allow_unsandboxed=allow_unsandboxed, say=_say)
+    graded = [(one.outcome, one.failure) for one in found]
+    _print_tables([reference_table([one.task for one in found], graded, study.name)], form)
+    if any(one.outcome is None for one in found):
+        return INCOMPLETE
+    return 0 if all(one.resolves for one in found) else 1
 
 
 def _fork_tables(folder: Path) -> "Sequence[Table]":

@@ -71,6 +71,7 @@ def open_models(study: Study) -> Iterator[OpenModels]:
                 opening.add(name, _recorded(name, model), model.model_dump())
             elif isinstance(model, OpenAIModel):
                 opening.add_spoken(name, model, model.model_dump())
+                opening.name_start(name, model)
             else:
                 opening.facts[name] = model.model_dump()
         opening.add_served()
@@ -108,13 +109,22 @@ class _Opening:
         self._spoken[name] = Spoken(address, client, _asking(address, key))
         self.add(name, client, facts)
 
+    def name_start(self, name: str, address: OpenAIModel) -> None:
+        """Which start of somebody's server this is, where its metrics tell."""
+        from harness.serving.epoch import EpochClient, epoch_by_metrics
+
+        epoch = epoch_by_metrics(name, address.base_url.rstrip("/").removesuffix("/v1"))
+        if epoch is not None:
+            self._clients[name] = EpochClient(self._spoken[name].client, epoch)
+
     def add_served(self) -> None:
         """Models that a card describes."""
         from harness.serving.epoch import EpochClient
 
         served = {name: model for name, model in self._study.models.items() if isinstance(model, ServedModel)}
         for name, server in _start_served(served, self._stack).items():
-            self.add_spoken(name, address_of(server.card, served[name]), dict(server.facts))
+            facts = {**served[name].model_dump(), **server.facts}
+            self.add_spoken(name, address_of(server.card, served[name]), facts)
             self._clients[name] = EpochClient(self._spoken[name].client, server.epoch)
 
     def add_simulated(self) -> None:
@@ -142,7 +152,7 @@ class _Opening:
 
 
 def _family(model: OpenAIModel) -> str:
-    return model.family or model.base_url
+    return model.family or model.base_url.rstrip("/")
 
 
 def _client(name: str, address: OpenAIModel, key: "Key", gate: "Gate") -> "OpenAIClient":
@@ -188,7 +198,7 @@ def _asking(model: OpenAIModel, key: "Key") -> "Asking":
     return Asking(
         model.base_url,
         model.model,
-        template_kwargs=model.chat_template_kwargs,
+        form=_form(model),
         key=key,
         timeout_s=model.request_seconds,
     )
@@ -232,10 +242,11 @@ def _start_served(models: Mapping[str, ServedModel], stack: ExitStack) -> "dict[
         return {}
     from harness.serving.server import serving
 
-    cards = {model.card: load_card(model.card) for model in models.values()}
-    running = stack.enter_context(serving(list(cards.values()), launch()))
-    by_card = dict(zip(cards, running, strict=True))
-    return {name: by_card[model.card] for name, model in models.items()}
+    cards = {name: load_card(model.card) for name, model in models.items()}
+    distinct = {card.name: card for card in cards.values()}
+    running = stack.enter_context(serving(list(distinct.values()), launch()))
+    by_card = dict(zip(distinct, running, strict=True))
+    return {name: by_card[card.name] for name, card in cards.items()}
 
 
 def address_of(card: ModelCard, model: ServedModel) -> OpenAIModel:
@@ -247,6 +258,7 @@ def address_of(card: ModelCard, model: ServedModel) -> OpenAIModel:
         request_seconds=model.request_seconds,
         omit=model.omit,
         chat_template_kwargs=card.chat_template_kwargs,
+        extra_body={**card.extra_body, **model.extra_body},
     )
 
 

@@ -109,11 +109,11 @@ class OpenAIModel(Section):
     context: Positive | None = None
     """Tokens that prompt and reply may have together; None: what the server says."""
     max_tokens_key: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    omit: tuple[Literal["temperature", "seed", "return_token_ids"], ...] = ()
+    omit: tuple[Literal["temperature", "seed", "logprobs", "return_token_ids"], ...] = ()
     """What is not sent, for servers that refuse it."""
     chat_template_kwargs: dict[str, Any] = {}
     extra_body: dict[str, Any] = {}
-    """Further fields of each request."""
+    """Further fields of each request; with `return_token_ids: true` prompts have digests without log-probabilities."""
     roles: Literal["as_is", "alternate"] = "as_is"
     """alternate: neighbouring messages of one role are sent as one."""
     fold_system: bool = False
@@ -132,10 +132,16 @@ class OpenAIModel(Section):
             raise ValueError("`api_key_env` and `api_key_file` are both set; one is needed")
         for name in ("extra_body", "chat_template_kwargs"):
             _check_free_fields(name, getattr(self, name))
-        ours = sorted(self.extra_body.keys() & _DECIDED_ELSEWHERE)
-        if ours:
-            raise ValueError(f"`extra_body.{ours[0]}` is not for `extra_body`: other keys of the study decide it")
+        check_extra_body(self.extra_body)
         return self
+
+
+def check_extra_body(value: dict[str, Any]) -> None:
+    """`value` holds nothing that looks like a key, and nothing that other keys of a study decide."""
+    _check_free_fields("extra_body", value)
+    ours = sorted(value.keys() & _DECIDED_ELSEWHERE)
+    if ours:
+        raise ValueError(f"`extra_body.{ours[0]}` is not for `extra_body`: other keys of the study decide it")
 
 
 def _check_free_fields(name: str, value: dict[str, Any]) -> None:
@@ -150,7 +156,7 @@ def _check_free_fields(name: str, value: dict[str, Any]) -> None:
 
 _DECIDED_ELSEWHERE = frozenset(
     {"model", "messages", "tools", "temperature", "max_tokens", "max_completion_tokens", "seed", "logprobs"}
-    | {"return_token_ids", "chat_template_kwargs", "stream", "n"}
+    | {"chat_template_kwargs", "stream", "n"}
 )
 """Fields of a request that other keys of a study decide, or with which replies could not be read."""
 
@@ -178,9 +184,17 @@ class ServedModel(Section):
     client: Literal["served"]
     card: str = Field(min_length=1)
     """A card in configs/models by name, or a file."""
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+    """Further fields of each request, over those of the card."""
     request_seconds: float = Field(default=600.0, gt=0)
+    """For one attempt, from connecting to the last byte of the answer."""
     omit: tuple[Literal["temperature", "seed", "return_token_ids"], ...] = ()
     """What is not sent."""
+
+    @model_validator(mode="after")
+    def _nothing_secret_and_nothing_ours(self) -> "ServedModel":
+        check_extra_body(self.extra_body)
+        return self
 
 
 ModelSection = Annotated[

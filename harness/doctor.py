@@ -37,7 +37,21 @@ def examine() -> Iterator[Finding]:
     yield _gpu()
     yield _model_server()
     yield _templates()
-    yield _grader()
+    yield _swebench()
+
+
+def _swebench() -> Finding:
+    from harness.errors import ForkrollError
+    from harness.tasks.official import Official
+
+    official = Official()
+    try:
+        return Finding("official grader", "ok", f"swebench {official.package.version}")
+    except ForkrollError as error:
+        remedy = "scripts/setup-swebench 4; export FORKROLL_SWEBENCH_PYTHON=$PWD/.venv-swebench4/bin/python"
+        return Finding("official grader", "optional", f"{error} (tasks of `swebench` alone need it)", remedy)
+    finally:
+        official.close()
 
 
 def _python() -> Finding:
@@ -108,16 +122,3 @@ def _templates() -> Finding:
     except ConfigError as error:
         return Finding("mini-swe-agent", "optional", "only `scaffold: mini-swe-agent` needs its templates", str(error))
     return Finding("mini-swe-agent", "ok", f"templates of {package}")
-
-
-def _grader() -> Finding:
-    from harness.errors import ConfigError
-    from harness.tasks.official import Official
-
-    official = Official()
-    try:
-        return Finding("swebench", "ok", f"grader {official.package.version}")
-    except ConfigError as error:
-        return Finding("swebench", "optional", "only tasks of `swebench` need it", str(error))
-    finally:
-        official.close()

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from harness.assemble import open_scaffold, open_tasks, sampling_of, select_tasks
+from harness.assemble import open_scaffold, open_tasks, sampling_of, scaffold_of, select_tasks
 from harness.clients import open_models
-from harness.config import Study
+from harness.config import OpenAIModel, Study
 from harness.errors import ConfigError, ModelError
 from harness.journal import Records, RunFolder, ScoreLog
 from harness.model.protocol import Message, ModelClient, Scored
@@ -25,6 +25,7 @@ from harness.progress import Progress
 from harness.prompting import Conversation
 from harness.record import Score, Step, Task, Trajectory, prefix_digest, seed_for
 from harness.run import INCOMPLETE, INTERRUPTED, OpenRun, open_run
+from harness.scaffold.protocol import Scaffold
 from harness.session import Say
 from harness.sweep import FAILURES_IN_A_ROW, Tally
 
@@ -42,6 +43,8 @@ class Question:
     """What stood before it."""
     unfit: str | None
     """Why those are not the messages that were answered; None when nothing speaks against it."""
+    scaffold: Scaffold
+    """How the model was spoken to."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +149,7 @@ def _paths(records: Records, of: Of) -> Iterator[_Path]:
 
 
 def _of_path(path: _Path, study: Study, task: Task) -> Iterator[Question]:
-    scaffold, sampling = open_scaffold(study), sampling_of(study)
+    scaffold, sampling = scaffold_of(study, path.base), sampling_of(study)
     conversation = Conversation(task, scaffold, path.base.opening)
     history = list(path.prefix)
     for step in path.own:
@@ -157,7 +160,7 @@ def _of_path(path: _Path, study: Study, task: Task) -> Iterator[Question]:
             unfit = "the base was changed since the branch was made"
         elif step.request_digest not in (None, digest):
             unfit = "the request as it is made now is not the one that was answered"
-        yield Question(path.cell, step, messages, unfit)
+        yield Question(path.cell, step, messages, unfit, scaffold)
         history.append(step)
 
 
@@ -166,13 +169,12 @@ class _Session:
 
     def __init__(self, study: Study, model: str, client: ModelClient, log: ScoreLog, say: Say) -> None:
         self._study, self._model, self._client, self._log, self._say = study, model, client, log, say
-        self._scaffold = open_scaffold(study)
         self._ended = threading.Event()
 
     def work_off(self, phase: str, questions: Sequence[Question], take: int) -> str | None:
         """Score them all; why not all, or None. A step that could not be asked is said, and left out."""
         tally, failures = Tally(phase, len(questions)), 0
-        pool = ThreadPoolExecutor(self._study.workers)
+        pool = ThreadPoolExecutor(_at_once(self._study, self._model))
         try:
             with Progress() as progress:
                 progress.watch(tally)
@@ -215,11 +217,19 @@ class _Session:
     def _ask(self, question: Question) -> Scored:
         if question.unfit is not None:
             return Scored(None, None, None, question.unfit)
+        scaffold = question.scaffold
         try:
-            said = said_of(question.step.reply, self._scaffold.action_marker, as_text=self._scaffold.dialect == "text")
+            said = said_of(question.step.reply, scaffold.action_marker, as_text=scaffold.dialect == "text")
         except Unclear as unclear:
             return Scored(None, None, None, str(unclear))
-        return self._client.score(question.messages, said, tools=self._scaffold.tools())
+        return self._client.score(question.messages, said, tools=scaffold.tools())
+
+
+def _at_once(study: Study, model: str) -> int:
+    """Requests in flight: as many as there are workers, unless the model's server is to have fewer."""
+    section = study.models[model]
+    stated = section.concurrency if isinstance(section, OpenAIModel) else None
+    return min(study.workers, stated or study.workers)
 
 
 def _score(question: Question, scored: Scored, model: str, take: int) -> Score:

@@ -5,21 +5,22 @@ out is counted and named; the rest is imported all the same.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from harness.assemble import open_scaffold, open_tasks, select_tasks
+from harness.assemble import open_scaffold, open_tasks, refuse_models_of_ours, select_tasks
 from harness.config import Study, load_study, to_yaml
 from harness.errors import ConfigError, UsageError
 from harness.importers.continuing import logged_scaffold
 from harness.importers.files import documents
-from harness.importers.mini import MiniImporter
+from harness.importers.mini import MiniImporter, verdict
 from harness.importers.own import read_runs
 from harness.importers.protocol import Imported, Importer, ImportFault, Refused
 from harness.importers.sweagent import SweAgentImporter
+from harness.importers.verdicts import read_verdicts
 from harness.journal import Journal, RunFolder
 from harness.manifest import new_manifest, session
 from harness.record import Source, Task
@@ -34,8 +35,13 @@ IMPORTERS: dict[str, Importer] = {importer.kind: importer for importer in (MiniI
 KINDS = (*IMPORTERS, "own")
 
 
-def read_logs(kind: str, paths: Sequence[Path], agent: str, run: str | None) -> Iterator[Read]:
-    """Every rollout that `paths` hold, as a base of `agent`; of the run of that name alone, where one is given."""
+def read_logs(
+    kind: str, paths: Sequence[Path], agent: str, run: str | None, verdicts: Mapping[str, bool] | None = None
+) -> Iterator[Read]:
+    """Every rollout that `paths` hold, as a base of `agent`; of the run of that name alone, where one is given.
+
+    `verdicts` by instance are of logs that hold none themselves.
+    """
     if kind not in KINDS:
         raise UsageError(f"unknown kind of log {kind!r}; known: {', '.join(KINDS)}")
     if kind == "own":
@@ -46,9 +52,17 @@ def read_logs(kind: str, paths: Sequence[Path], agent: str, run: str | None) -> 
             yield document
         elif run is None or document.run == run:
             try:
-                yield IMPORTERS[kind].read(document, agent)
+                yield _judged(IMPORTERS[kind].read(document, agent), verdicts or {})
             except ImportFault as fault:
                 yield Refused(document.name, fault.place, fault.problem)
+
+
+def _judged(read: Imported, verdicts: Mapping[str, bool]) -> Imported:
+    base = read.base
+    if base.ending.outcome.status != "unscored" or base.task_id not in verdicts:
+        return read
+    ending = base.ending.model_copy(update={"outcome": verdict(verdicts[base.task_id])})
+    return replace(read, base=base.model_copy(update={"ending": ending}))
 
 
 @dataclass
@@ -156,6 +170,8 @@ class Wanted:
     folder: Path | None
     run: str | None = None
     """Of the logs; None: all of them."""
+    verdicts: Path | None = None
+    """A report that says which were resolved; None: what the logs say themselves."""
 
 
 def import_logs(wanted: Wanted, say: Say) -> Taken:
@@ -165,11 +181,12 @@ def import_logs(wanted: Wanted, say: Say) -> Taken:
     if wanted.agent not in base_agents(study):
         raise ConfigError(f"--agent {wanted.agent!r} is the base of no direction; bases: {_some(base_agents(study))}")
     tasks = {task.instance_id: task for task in select_tasks(study, open_tasks(study))}
+    verdicts = None if wanted.verdicts is None else read_verdicts(wanted.verdicts)
     place = run_folder(study, list(tasks.values()), wanted.folder or Path("runs") / study.name, force_new=False)
     taken = Taken(place)
     with ExitStack() as stack:
         writer = _Writer(study, tasks, place, wanted, stack)
-        for read in read_logs(wanted.kind, wanted.paths, wanted.agent, wanted.run):
+        for read in read_logs(wanted.kind, wanted.paths, wanted.agent, wanted.run, verdicts):
             if isinstance(read, Refused):
                 taken.refused.append(read)
                 continue
@@ -190,6 +207,8 @@ def _notes(study: Study) -> Iterator[str]:
     """What a study asks for that logs cannot give."""
     if study.limits.seconds is not None:
         yield "limits.seconds: what an imported prefix took is known only as far as its log has times"
+    if study.grading.of != "submission":
+        yield "grading.of working_tree: the verdicts of logs are about submissions; grading.of=submission compares like"
     if study.forks.mode != "reexecute":
         yield f"forks.mode {study.forks.mode}: imported bases have no snapshots; their prefixes are re-executed"
 
@@ -221,6 +240,7 @@ class _Writer:
         try:
             scaffold = logged_scaffold(source)
             if isinstance(scaffold, MiniScaffold):
+                refuse_models_of_ours(self._study, scaffold.dialect)
                 scaffold.require_kept(self._study.sandbox.output_bytes)
                 self.notes += [note for note in scaffold.notes(self._study.limits) if note not in self.notes]
         except ConfigError as error:

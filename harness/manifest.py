@@ -17,7 +17,7 @@ from harness.config import Study, identity
 from harness.record import SCHEMA_VERSION, Task
 from harness.scaffold.protocol import Scaffold
 
-_PACKAGES = ("httpx", "jinja2", "numpy", "pydantic", "pyyaml", "rapidfuzz", "typer")
+_PACKAGES = ("httpx", "jinja2", "mini-swe-agent", "numpy", "pydantic", "pyyaml", "rapidfuzz", "typer")
 
 
 def study_digest(study: Study) -> str:

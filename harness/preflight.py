@@ -5,6 +5,7 @@ Nothing is written before these checks are over. What cannot be checked is a lin
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.config import OpenAIModel, SimulatedModel, Study
@@ -31,78 +32,97 @@ def check_models(study: Study, tasks: Sequence[Task], scaffold: Scaffold, spoken
     notes: list[str] = []
     for name, one in spoken.items():
         if not isinstance(study.models[name], SimulatedModel):  # those are ours
-            entry = _entry(name, one.address, one.client, notes)
-            notes += _check_context(name, one.address, entry, one.client, study, tasks, scaffold)
+            check = _Check(name, one.address, one.client, study.sampling.max_tokens, tasks, scaffold)
+            notes += [f"model {name!r}: {note}" for note in check.notes()]
     return notes
 
 
-def _entry(name: str, model: OpenAIModel, client: "OpenAIClient", notes: list[str]) -> "Served | None":
-    """The model as its server lists it; None where a server lists nothing and answers all the same."""
-    try:
-        served = client.served()
-    except ModelError as error:
-        if not isinstance(error, Refused) or error.status not in (404, 405):
-            raise ConfigError(f"model {name!r}: no answer from {model.base_url}: {error}") from None
-        _try_out(name, model, client)
-        notes.append(f"model {name!r}: its server lists no models; a trial request was answered")
-        return None
-    found = next((entry for entry in served if entry.name in (model.model, f"models/{model.model}")), None)
-    if found is None:
-        names = _listed([entry.name for entry in served])
-        raise ConfigError(f"model {name!r}: {model.base_url} does not serve {model.model!r}; it serves: {names}")
-    return found
+@dataclass(frozen=True)
+class _Check:
+    """The checks of one model."""
+
+    name: str
+    model: OpenAIModel
+    client: "OpenAIClient"
+    reply: int
+    """Tokens that a reply may have."""
+    tasks: Sequence[Task]
+    scaffold: Scaffold
+
+    def notes(self) -> Iterator[str]:
+        """What could not be checked."""
+        served = self._served()
+        if served is None:
+            self._try_out()
+            yield "its server lists no models; a trial request was answered"
+        said = None if served is None else self._entry(served).context
+        limits = [limit for limit in (self.model.context, said) if limit is not None]
+        if not limits:
+            yield f"its context length is not known (set `models.{self.name}.context`): not checked"
+        elif not self._openings_fit(min(limits)):
+            yield "its server counts no prompt tokens: openings are not checked for length"
+
+    def _fault(self, what: str) -> ConfigError:
+        return ConfigError(f"model {self.name!r}: {what}")
+
+    def _served(self) -> "list[Served] | None":
+        """What the server lists; None where it has no list."""
+        try:
+            return self.client.served()
+        except ModelError as error:
+            if isinstance(error, Refused) and error.status in (404, 405):
+                return None
+            what = "refused by" if isinstance(error, Refused) else "no answer from"
+            raise self._fault(f"{what} {self.model.base_url}: {error}") from None
+
+    def _entry(self, served: "Sequence[Served]") -> "Served":
+        wanted = self.model.model
+        found = next((entry for entry in served if entry.name in (wanted, f"models/{wanted}")), None)
+        if found is None:
+            names = _listed([entry.name for entry in served])
+            raise self._fault(f"{self.model.base_url} does not serve {wanted!r}; it serves: {names}")
+        return found
+
+    def _try_out(self) -> None:
+        trial = Sampling(max_tokens=16)
+        try:
+            self.client.complete([{"role": "user", "content": "Hi"}], tools=[], sampling=trial, seed=0)
+        except ModelError as error:
+            raise self._fault(
+                f"{self.model.base_url} lists no models and refuses a trial request "
+                f"(a `base_url` mostly ends in /v1): {error}"
+            ) from None
+
+    def _openings_fit(self, context: int) -> bool:
+        """True when the longest openings and one reply fit; False when the server cannot count them."""
+        if self.reply >= context:
+            raise self._fault(
+                f"`sampling.max_tokens` is {self.reply} and its context, prompt included, {context} tokens: "
+                "lower the one or serve the model with more of the other"
+            )
+        for task in in_doubt(self.tasks, self.scaffold, context - self.reply):
+            tokens = self._tokens(task)
+            if tokens is None:
+                return False
+            if tokens + self.reply > context:
+                raise self._fault(
+                    f"the opening of task {task.instance_id} has {tokens} tokens; with `sampling.max_tokens` "
+                    f"{self.reply} it does not fit the context of {context}: lower max_tokens, serve the model with a "
+                    "longer context, or leave the task out"
+                )
+        return True
+
+    def _tokens(self, task: Task) -> int | None:
+        try:
+            return self.client.prompt_tokens(self.scaffold.opening(task), self.scaffold.tools())
+        except ContextOverflow as error:
+            raise self._fault(f"the opening of task {task.instance_id} does not fit: {error}") from None
 
 
 def _listed(names: Sequence[str]) -> str:
     shown = sorted(names)[:SHOWN]
     more = f", and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(shown) + more if shown else "nothing"
-
-
-def _try_out(name: str, model: OpenAIModel, client: "OpenAIClient") -> None:
-    try:
-        client.complete([{"role": "user", "content": "Hi"}], tools=[], sampling=Sampling(max_tokens=16), seed=0)
-    except ModelError as error:
-        raise ConfigError(
-            f"model {name!r}: {model.base_url} lists no models and refuses a trial request "
-            f"(a `base_url` mostly ends in /v1): {error}"
-        ) from None
-
-
-def _check_context(
-    name: str,
-    model: OpenAIModel,
-    entry: "Served | None",
-    client: "OpenAIClient",
-    study: Study,
-    tasks: Sequence[Task],
-    scaffold: Scaffold,
-) -> Iterator[str]:
-    """Whether the longest opening and one reply fit."""
-    limits = [limit for limit in (model.context, entry.context if entry else None) if limit is not None]
-    if not limits:
-        yield f"model {name!r}: its context length is not known (set `models.{name}.context`): not checked"
-        return
-    context, reply = min(limits), study.sampling.max_tokens
-    if reply >= context:
-        raise ConfigError(
-            f"model {name!r}: `sampling.max_tokens` is {reply} and its context, prompt included, {context} tokens: "
-            "lower the one or serve the model with more of the other"
-        )
-    for task in in_doubt(tasks, scaffold, context - reply):
-        try:
-            tokens = client.prompt_tokens(scaffold.opening(task), scaffold.tools())
-        except ContextOverflow as error:
-            raise ConfigError(f"model {name!r}: the opening of task {task.instance_id} does not fit: {error}") from None
-        if tokens is None:
-            yield f"model {name!r}: its server counts no prompt tokens: openings are not checked for length"
-            return
-        if tokens + reply > context:
-            raise ConfigError(
-                f"model {name!r}: the opening of task {task.instance_id} has {tokens} tokens; with "
-                f"`sampling.max_tokens` {reply} it does not fit the context of {context}: lower max_tokens, serve the "
-                "model with a longer context, or leave the task out"
-            )
 
 
 def in_doubt(tasks: Sequence[Task], scaffold: Scaffold, room: int) -> list[Task]:

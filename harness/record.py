@@ -157,7 +157,7 @@ class Tokens(Record):
     """The bytes of each token: joined, they are the completion before any parsing. None where the server does not give
     them for every token, or where they do not hold the text that came beside them."""
     without_bytes: tuple[int, ...] = ()
-    """Places, from 0, of the tokens whose bytes the server does not give."""
+    """Places, from 0, of the tokens whose bytes the server does not give, or gives as a U+FFFD that the text lacks."""
 
 
 class Reply(Record):
@@ -324,7 +324,8 @@ class Ending(Record):
     submission: str | None = None
     """What the submitting command printed after the submit word; None when it never submitted."""
     patch: Raw
-    """Working-tree diff against the start commit at exit, whatever the stop reason."""
+    """Working-tree diff against the start commit at exit, whatever the stop reason; of an imported rollout, whose tree
+    is not known, what was submitted."""
     graded: Literal["submission", "working_tree"] = "working_tree"
     """Whether `outcome` is that of `submission` or of `patch`."""
     outcome: Outcome

@@ -10,12 +10,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.assemble import open_provider, open_scaffold, open_tasks, stage_of
+from harness.assemble import open_provider, open_scaffold, open_tasks, scaffold_of, stage_of
 from harness.branch import BaseCell, BranchCell, Stage, with_environment
 from harness.clients import open_models
 from harness.errors import UsageError
 from harness.fork import re_execute, start_of
-from harness.importers.continuing import logged_scaffold
 from harness.journal import Records
 from harness.loop import NOTHING_YET, Continuation, rollout
 from harness.preflight import check_models
@@ -23,7 +22,6 @@ from harness.record import Branch, Step, Task, Trajectory
 from harness.routing import Always, policy_for
 from harness.run import OpenRun, open_run
 from harness.sandbox.protocol import Sandbox
-from harness.scaffold.protocol import Scaffold
 from harness.score import score, what_is_graded
 from harness.show import fidelity, printable, step_line
 from harness.sweep import plan_bases, plan_branches
@@ -75,7 +73,7 @@ def shell(folder: Path, name: str, *, allow_unsandboxed: bool, say: Say) -> int:
     place = find_place(name, opened.records)
     tasks = open_tasks(opened.study)
     task = _task(place.record.task_id, opened)
-    image = with_environment(tasks.image(task), _scaffold(place.path, opened).environment)
+    image = with_environment(tasks.image(task), scaffold_of(opened.study, place.path).environment)
     scratch = folder.absolute() / "sandboxes"
     with (
         open_provider(opened.study, scratch, allow_unsandboxed=allow_unsandboxed) as sandboxes,
@@ -84,10 +82,6 @@ def shell(folder: Path, name: str, *, allow_unsandboxed: bool, say: Say) -> int:
         check = re_execute(place.path, place.step, sandbox, opened.study.limits.action_seconds)
         say(f"{place.record.id} before step {place.step} · {fidelity(check)} · `exit` removes this sandbox")
         return enter(sandbox)
-
-
-def _scaffold(path: Trajectory, opened: OpenRun) -> Scaffold:
-    return open_scaffold(opened.study) if path.source is None else logged_scaffold(path.source)
 
 
 def enter(sandbox: Sandbox) -> int:

@@ -15,6 +15,7 @@ from harness.config import Study, load_study
 from harness.determinism import openings
 from harness.errors import ConfigError, ModelError, UsageError
 from harness.model.keys import read_key
+from harness.model.request import RequestForm
 from harness.prompting import OwnScaffold
 from harness.record import Task
 from harness.scaffold.protocol import Dialect, Scaffold
@@ -102,7 +103,8 @@ def _is_url(target: str) -> bool:
 
 def _examine_card(card: ModelCard, study: Study | None, wanted: Wanted) -> SelfTest:
     dialect: Dialect = "text" if card.server == "vllm" and card.tool_parser is None else "tool_call"
-    asking = Asking(card.base_url, card.served, template_kwargs=card.chat_template_kwargs)
+    form = RequestForm(chat_template_kwargs=card.chat_template_kwargs, extra_body=card.extra_body)
+    asking = Asking(card.base_url, card.served, form=form)
     starter = launch(wanted.python)
     with ExitStack() as stack:
         (server,) = stack.enter_context(serving([card], starter))

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -256,11 +257,11 @@ def test_another_prompt_than_the_one_that_was_answered_is_no_score_of_it(run: Ru
     assert others[1].logprob is not None, "another model has another template"
 
 
-def served_by(url: str, name: str, run: RunFolder, folder: Path) -> RunFolder:
+def served_by(url: str, name: str, run: RunFolder, folder: Path, concurrency: int | None = None) -> RunFolder:
     """A copy of the run whose model `large` is served there under that name."""
     copy = rewritten(run, folder, b"{", b"{")
     study = study_of(url)
-    study["models"]["large"]["model"] = name
+    study["models"]["large"] |= {"model": name, "concurrency": concurrency}
     copy.study_file.write_text(to_yaml(validate(study, "test")))
     return copy
 
@@ -295,6 +296,27 @@ def test_steps_that_could_not_be_asked_stay_owed_and_are_asked_later(run: RunFol
     assert sorted(each.step for each in flaky.scores("large")) == [step.index for step in base.steps]
 
 
+def test_no_more_is_in_flight_than_the_models_server_is_to_have(run: RunFolder, tmp_path: Path) -> None:
+    words, lock, flying, most = Words(), threading.Lock(), [0], [0]
+
+    def answer(path: str, asked: Mapping[str, Any]) -> Any:
+        with lock:
+            flying[0] += 1
+            most[0] = max(most[0], flying[0])
+        threading.Event().wait(0.01)
+        with lock:
+            flying[0] -= 1
+        return words(path, asked)
+
+    for stated, seen in ((None, 4), (1, 1)):
+        with serving(answer) as url:
+            (tmp_path / str(seen)).mkdir()
+            limited = served_by(url, "words", run, tmp_path / str(seen), concurrency=stated)
+            most[0] = 0
+            assert score(limited, "large", "base") == 0
+        assert 1 <= most[0] <= seen
+
+
 def test_an_interrupt_keeps_what_is_whole_and_the_same_command_goes_on(run: RunFolder, tmp_path: Path) -> None:
     words, asked_for, reached, released = Words(), [0], threading.Event(), threading.Event()
 
@@ -310,7 +332,9 @@ def test_an_interrupt_keeps_what_is_whole_and_the_same_command_goes_on(run: RunF
         one_at_a_time = slow.study_file.read_text().replace("workers: 4", "workers: 1")
         slow.study_file.write_text(one_at_a_time)
         command = [str(FORKROLL), "score", str(slow.path), "--model", "large", "--of", "base"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        heeding = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # whoever started the tests may ignore it
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with subprocess.Popen(command, **pipes, text=True, preexec_fn=heeding) as process:
             assert reached.wait(60)
             assert eventually(lambda: len(slow.scores("large")) == 2, 60)
             process.send_signal(signal.SIGINT)

@@ -445,6 +445,19 @@ def test_what_was_not_checked_is_said_and_recorded(tmp_path: Path) -> None:
     assert "seed" not in served.requests[0].body
 
 
+@whole_run
+def test_a_rerun_finds_a_model_that_is_no_longer_served(tmp_path: Path) -> None:
+    with serving([Answer(body=completion(tool_call(SUBMIT)))]) as served:
+        served.listed = {"data": [{"id": MODEL}]}
+        run = make_run(tmp_path, http_model(served.url), forks=NEVER)
+        assert run.finish() == 0
+        (base,) = run.records().bases.values()
+        assert run.tell("rerun", base.id).returncode == 0
+        served.listed = {"data": [{"id": "other"}]}
+        told = run.tell("rerun", base.id)
+    assert told.returncode == 2 and b"it serves: other" in told.stderr
+
+
 # --- a server that does not read tool calls
 
 
@@ -465,9 +478,9 @@ def test_a_wrong_tool_parser_stops_the_run(tmp_path: Path) -> None:
 @whole_run
 def test_a_model_that_writes_broken_calls_is_no_wrong_parser(tmp_path: Path) -> None:
     with serve([completion(bad_call('{"command": "l'))]) as served:
-        run = make_run(tmp_path, served_model(served), tasks={"set": "pocket", "count": 5}, forks=NEVER)
+        run = make_run(tmp_path, served_model(served), tasks={"set": "pocket", "count": 4}, forks=NEVER)
         assert run.finish() == 0
-    assert len(run.records().bases) == 5
+    assert len(run.records().bases) == 4
 
 
 @whole_run

@@ -90,6 +90,8 @@ def step_messages(step: Step, messages: Sequence[Message], *, old: bool) -> list
         extra = {} if old else {"extra": _answer_extra(step, answers)}
         told.append({**message, **extra})
         answers += 1
+    if answers == len(told) and answers and not old and step.reply.format_error is not None:
+        told[0]["extra"] |= {"response": _response(step.reply) | _created(step)}  # the reply is in no message
     return told
 
 

@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.assemble import open_scaffold
-from harness.config import Study
+from harness.assemble import scaffold_of
 from harness.errors import UsageError
 from harness.exporters.mini import FORMAT_1_1, Rollout, mini_document, restored_document
-from harness.importers.continuing import OURS, logged_scaffold
+from harness.importers.continuing import OURS, spoken_as
 from harness.importers.mini import FORMATS
 from harness.journal import RunFolder, write_whole
 from harness.record import Branch, Step, Task, Trajectory
 from harness.run import OpenRun, open_run
 from harness.scaffold.protocol import Scaffold
+from harness.score import what_is_graded
 
 Message = Mapping[str, Any]
 
@@ -52,13 +52,15 @@ def _write_trajectories(opened: OpenRun, into: Path) -> list[str]:
 
 
 def _write_predictions(opened: OpenRun, into: Path) -> list[str]:
-    """One preds.json an arm: a JSON object by instance, as SWE-bench's grading reads it."""
+    """One preds.json an arm: a JSON object by instance, as SWE-bench's grading reads it. The patch is what the run
+    graded: the submission or the working tree."""
     run = opened.folder.path.resolve().name
     arms: dict[str, dict[str, Any]] = defaultdict(dict)
     garbled = []
     for record in _finished(opened):
-        patch = record.ending.patch.decode("utf-8", "replace")
-        if patch.encode("utf-8") != record.ending.patch:
+        graded = what_is_graded(record.ending.graded, record.ending.submission, record.ending.patch) or b""
+        patch = graded.decode("utf-8", "replace")
+        if patch.encode("utf-8") != graded:
             garbled.append(record.id)
         for arm in _arms(record)[1:]:
             arms[arm][record.task_id] = {
@@ -107,7 +109,6 @@ class _Teller:
 
     def __init__(self, opened: OpenRun) -> None:
         self._opened = opened
-        self._own = open_scaffold(opened.study)
         self._tasks: dict[str, Task] = {task.instance_id: task for task in opened.tasks}
 
     def document(self, record: Trajectory | Branch) -> dict[str, Any]:
@@ -116,7 +117,7 @@ class _Teller:
         source = base.source if base.source is not None and base.source.format in FORMATS else None
         if source is not None and isinstance(record, Trajectory):
             return restored_document(base, source)
-        scaffold = self._own if base.source is None else logged_scaffold(base.source)
+        scaffold = scaffold_of(self._opened.study, base)
         prefix = base.steps[: record.fork.step - 1] if isinstance(record, Branch) else ()
         opening = base.opening if base.opening is not None else scaffold.opening(self._tasks[base.task_id])
         document = mini_document(
@@ -128,6 +129,7 @@ class _Teller:
                 ending=record.ending,
                 format=FORMAT_1_1 if source is None else source.format,
                 config=self._config(record, base, scaffold),
+                exit_status=base.source.exit_status if base.source is not None and base is record else None,
             )
         )
         if source is not None:  # of the messages before the fork, what the record has no place for
@@ -143,12 +145,14 @@ class _Teller:
         logged = json.loads(base.source.config) if base.source is not None else None
         if isinstance(logged, dict) and OURS not in logged:
             return {**logged, OURS: ours}
-        spoken = {"scaffold": scaffold.name, "dialect": scaffold.dialect}
-        return {"agent": _limits(study), "model": {"model_name": agent}, "environment": {}, OURS: {**ours, **spoken}}
-
-
-def _limits(study: Study) -> dict[str, Any]:
-    return {"step_limit": study.limits.calls or 0, "cost_limit": 0.0}
+        spoken = spoken_as(scaffold)
+        limits = {"step_limit": study.limits.calls or 0, "cost_limit": 0.0}
+        return {
+            **spoken,
+            "agent": {**spoken.get("agent", {}), **limits},
+            "model": {**spoken.get("model", {}), "model_name": agent},
+            OURS: {**ours, **spoken[OURS]},
+        }
 
 
 def _messages(step: Step, scaffold: Scaffold) -> Sequence[Message]:

@@ -30,10 +30,18 @@ def stop_of(status: str, stats: Mapping[str, Any], limits: Mapping[str, Any]) ->
     cost limit of `limits` and not the step limit. An exception's name is `broken_off`."""
     if status != "LimitsExceeded":
         return _STOPS.get(status, Stop.BROKEN_OFF)
-    calls, step_limit = stats.get("api_calls") or 0, limits.get("step_limit") or 0
-    cost, cost_limit = stats.get("instance_cost") or 0.0, limits.get("cost_limit") or 0.0
-    by_money = 0 < cost_limit <= cost and not 0 < step_limit <= calls
-    return Stop.COST_LIMIT if by_money else Stop.CALL_LIMIT
+    return Stop.COST_LIMIT if _out_of_money(stats, limits) else Stop.CALL_LIMIT
+
+
+def _out_of_money(stats: Mapping[str, Any], limits: Mapping[str, Any]) -> bool:
+    calls, step_limit = _amount(stats, "api_calls"), _amount(limits, "step_limit")
+    cost, cost_limit = _amount(stats, "instance_cost"), _amount(limits, "cost_limit")
+    return 0 < cost_limit <= cost and not 0 < step_limit <= calls
+
+
+def _amount(section: Mapping[str, Any], key: str) -> float:
+    value = section.get(key)
+    return value if isinstance(value, int | float) else 0.0
 
 
 def status_of(stop: Stop) -> str:

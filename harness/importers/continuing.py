@@ -22,13 +22,21 @@ def logged_scaffold(source: Source) -> Scaffold:
     """The scaffold of a log. ConfigError where the log does not hold what it takes."""
     config = json.loads(source.config)
     ours = config.get(OURS) if isinstance(config, Mapping) else None
-    if isinstance(ours, Mapping) and ours.get("scaffold") == OwnScaffold.name:
-        return OwnScaffold("text" if ours.get("dialect") == "text" else "tool_call")
+    if isinstance(ours, Mapping) and "scaffold" in ours:
+        dialect: Dialect = "text" if ours.get("dialect") == "text" else "tool_call"
+        own = ours["scaffold"] == OwnScaffold.name
+        return OwnScaffold(dialect) if own else MiniScaffold.from_config(config, dialect, source="the log")
     if source.format not in (FORMAT_1, FORMAT_1_1):
         raise ConfigError(f"a log of format {source.format!r} cannot be gone on with here")
     if not isinstance(config, Mapping):
         raise ConfigError("the log holds no settings (info.config): how its model was spoken to is not known")
     return MiniScaffold.from_config(config, logged_dialect(source.format, config), source="the log")
+
+
+def spoken_as(scaffold: Scaffold) -> dict[str, Any]:
+    """Settings for a log of ours, from which `logged_scaffold` makes that scaffold again."""
+    settings = scaffold.config if isinstance(scaffold, MiniScaffold) else {}
+    return {**settings, OURS: {"scaffold": scaffold.name, "dialect": scaffold.dialect}}
 
 
 def logged_dialect(form: str, config: Mapping[str, Any]) -> Dialect:

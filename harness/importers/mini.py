@@ -64,7 +64,7 @@ class MiniImporter:
         made = mini_document(imported_rollout(base, source))
         rest = json.dumps(difference(document.content, made), separators=(",", ":"))
         source = source.model_copy(update={"rest": rest})
-        return Imported(base.model_copy(update={"source": source}), log.model, tuple(_remarks(log, steps)))
+        return Imported(base.model_copy(update={"source": source}), log.model, tuple(_remarks(log, turns, steps)))
 
 
 @dataclass
@@ -89,11 +89,10 @@ class _Log:
             raise ImportFault("trajectory_format", f"{self.format!r} is not known; known: {', '.join(FORMATS)}")
         self.info: Raw = member(content, "info", dict, "")
         self.status = self._exit_status()
-        self.submission = self.info.get("submission") or ""
+        self.submission = self._submitted()
         self.messages: list[Raw] = member(content, "messages", list, "")
         for number, message in enumerate(self.messages):
-            if not isinstance(message, Mapping):
-                raise ImportFault(f"messages[{number}]", f"a {type(message).__name__}, not a message")
+            require_message(message, f"messages[{number}]")
         task_id = content.get("instance_id") or document.task_id
         if not isinstance(task_id, str):
             raise ImportFault("instance_id", "missing, and the file's name does not say it")
@@ -108,6 +107,14 @@ class _Log:
         if not isinstance(status, str) or not status:
             raise ImportFault("info.exit_status", "empty: the rollout was never finished")
         return status
+
+    def _submitted(self) -> str:
+        submission = self.info.get("submission") or ""
+        if not isinstance(submission, str):
+            raise ImportFault(
+                "info.submission", f"of type {type(submission).__name__}, which this format does not have"
+            )
+        return submission
 
     def _read_settings(self) -> None:
         agent, model = self.section("agent"), self.section("model")
@@ -176,6 +183,18 @@ class _Log:
         return _called(_tool_calls(message))
 
 
+def require_message(message: object, place: str) -> None:
+    """ImportFault for what could be no message of a conversation."""
+    if not isinstance(message, Mapping):
+        raise ImportFault(place, f"a {type(message).__name__}, not a message")
+    if not isinstance(message.get("role", ""), str):
+        raise ImportFault(f"{place}.role", f"of type {type(message['role']).__name__}, not a text")
+    try:
+        json.dumps(conversation_part(message), allow_nan=False)
+    except ValueError:
+        raise ImportFault(place, "holds a number that is not finite: it could not be sent to a model") from None
+
+
 def _is_reply(message: Raw) -> bool:
     return message.get("role") == "assistant" or message.get("object") == "response"
 
@@ -231,7 +250,8 @@ def _tool_calls(message: Raw) -> tuple[ToolCall, ...]:
             for item in message["output"]
             if isinstance(item, Mapping) and item.get("type") == "function_call"
         ]
-    return tuple(call for call in map(_tool_call, calls) if call is not None)
+    made = map(_tool_call, calls if isinstance(calls, list) else ())
+    return tuple(call for call in made if call is not None)
 
 
 def _tool_call(call: object) -> ToolCall | None:
@@ -311,7 +331,7 @@ def _reply(turn: _Turn, log: _Log) -> Reply:
         reasoning=_reasoning(message) or _reasoning(said),
         finish_reason=str(choice.get("finish_reason") or ""),
         usage=Usage(input_tokens=_count(usage, "prompt_tokens"), output_tokens=_count(usage, "completion_tokens")),
-        model=str(response.get("model") or log.model),
+        model=str(response.get("model") or ""),
     )
 
 
@@ -349,15 +369,27 @@ def _count(usage: object, key: str) -> int | None:
 def _observations(turn: _Turn, log: _Log, *, submits: bool) -> tuple[Observation, ...]:
     """One an action. Of an action without an answer nothing is known, but it was run: mini-swe-agent drops all answers
     of a turn that submits. Where such a turn has some, the log is ours, and what follows them was not run."""
-    answers = [answer for answer in turn.answers if not _is_interruption(answer)]
-    by_id = {_answered_id(answer): answer for answer in answers if _answered_id(answer)}
-    matched = [by_id[action.call_id] for action in turn.actions if action.call_id in by_id]
-    if len(matched) < len(answers):  # ids are missing or foreign: the order is all there is
-        matched = answers
-    seen = [observation(answer, log.timed_out) for answer in matched[: len(turn.actions)]]
-    if submits and seen and log.status == SUBMITTED:
-        return tuple(seen)
-    return (*seen, *(NOTHING_KNOWN,) * (len(turn.actions) - len(seen)))
+    answers = _by_id(turn) or _in_order(turn)
+    if submits and log.status == SUBMITTED:
+        while any(answers) and answers[-1] is None:
+            answers.pop()
+    return tuple(NOTHING_KNOWN if answer is None else observation(answer, log.timed_out) for answer in answers)
+
+
+def _answers(turn: _Turn) -> list[Raw]:
+    return [answer for answer in turn.answers if not _is_interruption(answer)]
+
+
+def _by_id(turn: _Turn) -> list[Raw | None]:
+    """Each action's answer, None where it has none; empty where an answer does not name one of the calls."""
+    by_id = {_answered_id(answer): answer for answer in _answers(turn)}
+    known = {action.call_id for action in turn.actions}
+    return [by_id.get(action.call_id or "") for action in turn.actions] if by_id.keys() <= known else []
+
+
+def _in_order(turn: _Turn) -> list[Raw | None]:
+    answers: list[Raw | None] = [*_answers(turn)]
+    return (answers + [None] * len(turn.actions))[: len(turn.actions)]
 
 
 def _answered_id(answer: Raw) -> str:
@@ -412,16 +444,16 @@ def _ending(log: _Log, steps: Sequence[Step]) -> Ending:
         stop=stop_of(log.status, stats, log.section("agent")),
         submission=log.submission if submitted else None,
         patch=log.submission.encode("utf-8"),
+        graded="submission",
         outcome=verdict(log.resolved),
     )
 
 
 def verdict(resolved: bool | None) -> Outcome:
-    """The outcome of an imported rollout: its own grading's, of what it submitted; the working tree is not known."""
+    """The outcome of an imported rollout: that of its own grading, or none."""
     if resolved is None:
-        return Outcome(status="unscored", detail="imported without a verdict; the patch is what was submitted")
-    detail = "as its own grading said of what was submitted"
-    return Outcome(status="resolved" if resolved else "unresolved", detail=detail)
+        return Outcome(status="unscored", detail="imported without a verdict")
+    return Outcome(status="resolved" if resolved else "unresolved", detail="as its own grading said")
 
 
 def _spent(stats: Raw, steps: Sequence[Step]) -> Spent:
@@ -440,13 +472,17 @@ def _spent(stats: Raw, steps: Sequence[Step]) -> Spent:
     )
 
 
-def _remarks(log: _Log, steps: Sequence[Step]) -> Iterator[str]:
+def _remarks(log: _Log, turns: Sequence[_Turn], steps: Sequence[Step]) -> Iterator[str]:
     stats = log.info.get("model_stats")
     calls = _count(stats, "api_calls")
     if calls is not None and calls != len(steps):
         yield "counts another number of calls than it has replies and format errors"
     if any(step.reply.format_error is not None and not step.reply.text for step in steps):
         yield "holds format errors whose replies were not kept"
+    if any(seen.kept == "nothing" for step in steps[:-1] for seen in step.observations):
+        yield "holds actions without an answer: they were run, and nothing is known of what came back"
+    if any(len(turn.actions) > 1 and not _by_id(turn) for turn in turns):
+        yield "names no calls in its answers: those of several calls in a turn were paired in order"
     if any(step.circumstances.naive_clock for step in steps):
         yield "gives times without a zone, taken as UTC"
     if any(seen.kept == "shown" for step in steps for seen in step.observations):

@@ -11,7 +11,7 @@ from harness.assemble import open_scaffold, open_tasks, select_tasks
 from harness.config import Study, load_study
 from harness.errors import UsageError
 from harness.exporters.statuses import status_of
-from harness.importers.continuing import OURS
+from harness.importers.continuing import spoken_as
 from harness.importers.protocol import Imported, Refused
 from harness.journal import RunFolder
 from harness.record import Source, Step, Task, Trajectory, digest
@@ -45,7 +45,7 @@ def _imported(base: Trajectory, task: Task, study: Study, name: str, agent: str)
             "agent": agent,
             "opening": opening,
             "steps": tuple(_verbatim(step, scaffold, agent) for step in base.steps),
-            "source": _source(base, study, name) if base.source is None else base.source,
+            "source": _source(base, study, scaffold, name) if base.source is None else base.source,
         }
     )
     return Imported(taken, base.agent)
@@ -59,14 +59,13 @@ def _verbatim(step: Step, scaffold: Scaffold, agent: str) -> Step:
     return step.model_copy(update={"agent": agent, "messages": messages, "circumstances": circumstances})
 
 
-def _source(base: Trajectory, study: Study, name: str) -> Source:
-    spoken = {"scaffold": study.scaffold.name, "dialect": study.dialect}
+def _source(base: Trajectory, study: Study, scaffold: Scaffold, name: str) -> Source:
     return Source(
         format=FORMAT,
         name=f"{name}: {base.id}",
         run=study.name,
         sha256=digest([base]),
         exit_status=status_of(base.ending.stop),
-        config=json.dumps({OURS: spoken}),
+        config=json.dumps(spoken_as(scaffold)),
         rest="0",
     )

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.importers.answers import text_of
-from harness.importers.mini import conversation_part, verdict
+from harness.importers.mini import conversation_part, require_message, verdict
 from harness.importers.protocol import Document, Imported, ImportFault, member
 from harness.record import (
     Action,
@@ -105,8 +105,10 @@ def _model(content: Raw) -> str:
 def _groups(content: Raw) -> tuple[tuple[dict[str, Any], ...], list[list[Raw]]]:
     """The messages before the first reply, and each reply with what follows it; demonstrations are no replies."""
     history = content.get("history") or []
-    if not isinstance(history, list) or not all(isinstance(message, Mapping) for message in history):
+    if not isinstance(history, list):
         raise ImportFault("history", "not a list of messages")
+    for number, message in enumerate(history):
+        require_message(message, f"history[{number}]")
     opening: list[dict[str, Any]] = []
     groups: list[list[Raw]] = []
     for message in history:
@@ -203,6 +205,7 @@ def _ending(info: Raw, status: str, steps: Sequence[Step], resolved: bool | None
         stop=_STOPS.get(_reason(status), Stop.BROKEN_OFF),
         submission=submission if status == _SUBMITTED else None,
         patch=submission.encode("utf-8"),
+        graded="submission",
         outcome=verdict(resolved),
     )
 

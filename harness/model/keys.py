@@ -22,7 +22,8 @@ class Key:
     def __init__(self, secret: str | None = None) -> None:
         self._secret = secret
         hides = secret is not None and len(secret) >= SHORTEST
-        self._forms = sorted({secret, quote(secret, safe="")}, key=len, reverse=True) if hides and secret else []
+        forms = {secret, quote(secret, safe=""), secret.replace("/", "\\/")} if hides and secret else set()
+        self._forms = sorted(forms, key=len, reverse=True)
 
     def __repr__(self) -> str:
         return "Key()" if self._secret is None else f"Key({HIDDEN})"

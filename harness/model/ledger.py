@@ -7,12 +7,15 @@ from collections.abc import Callable
 from harness.model.patience import Malformed, Passing, Patience, Trouble
 from harness.model.protocol import Completion, Sampling
 
+LONG_SECONDS = 10.0
+"""From here on, a wait that the server names is long."""
+
 
 class Ledger:
     """Of one client. Threads may share it."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        """`say` is told once of each kind of long wait, when it begins."""
+        """`say` is told when the first long wait begins, and when the first begins that is capped."""
         self._say = say
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
@@ -27,14 +30,13 @@ class Ledger:
         capped = named is not None and named > patience.longest_wait_seconds
         with self._lock:
             self._troubles["malformed" if isinstance(trouble, Malformed) else str(trouble).split(":")[0]] += 1
-            self._counts["capped"] += capped
-            first = capped and self._counts["capped"] == 1
+            kind = "capped" if capped else "long" if named is not None and named >= LONG_SECONDS else "short"
+            self._counts[kind] += 1
+            first = self._counts[kind] == 1
             self._longest_named = max(self._longest_named, named or 0.0)
-        if first:
-            self._say(
-                f"the server asks for a wait of {named:g} s; it is capped at {patience.longest_wait_seconds:g} s "
-                "(`longest_wait_seconds`)"
-            )
+        if first and kind != "short":
+            cap = f", capped at {patience.longest_wait_seconds:g} s (`longest_wait_seconds`)" if capped else ""
+            self._say(f"the server asks for a wait of {named:g} s{cap}; others like it are not told again")
 
     def answered(self, completion: Completion, sampling: Sampling) -> None:
         """An attempt was answered."""

@@ -75,7 +75,7 @@ class OpenAIClient:
 
     def notes(self) -> list[str]:
         """What is less than a study asks for: parameters that are dropped, answers that lack something."""
-        return [*self._form.notes(), *self._ledger.notes()]
+        return [*self._form.notes(self._base_url), *self._ledger.notes()]
 
     def complete(
         self,

@@ -94,6 +94,9 @@ def _without_halves(arguments: str) -> str:
     return _ESCAPES.sub(lambda found: "\\ufffd" if found["half"] else found[0], arguments)
 
 
+_REPLACEMENT = "\ufffd".encode()
+
+
 def as_logprob(value: object) -> float | None:
     """`value` as a log-probability; None for what servers send in place of one (-9999, -inf, null)."""
     number = as_number(value)
@@ -118,7 +121,8 @@ def _read_tokens(choice: Mapping[str, Any], text: str | None) -> Tokens | None:
         return None
     entries = [_object(entry) for entry in content]
     logprobs = tuple(as_logprob(entry.get("logprob")) for entry in entries)
-    pieces = [_bytes_of(entry.get("bytes")) for entry in entries]
+    honest = text is not None and "\ufffd" in text
+    pieces = [_bytes_of(entry.get("bytes"), honest=honest) for entry in entries]
     without = tuple(at for at, piece in enumerate(pieces) if piece is None)
     known = tuple(piece for piece in pieces if piece is not None)
     whole = not without and (text is None or _gives(known, text))
@@ -130,10 +134,13 @@ def _read_tokens(choice: Mapping[str, Any], text: str | None) -> Tokens | None:
     )
 
 
-def _bytes_of(value: object) -> bytes | None:
+def _bytes_of(value: object, *, honest: bool) -> bytes | None:
+    """The bytes of a token; None where they are not given, or are those of U+FFFD that the text does not have: vLLM
+    sends these for a token that is a part of a character."""
     if not isinstance(value, list) or not all(isinstance(byte, int) and 0 <= byte < 256 for byte in value):
         return None
-    return bytes(value)
+    given = bytes(value)
+    return given if honest or _REPLACEMENT not in given else None
 
 
 def _gives(pieces: Sequence[bytes], text: str) -> bool:

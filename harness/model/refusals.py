@@ -42,8 +42,29 @@ _OVERFLOW = re.compile(
     ),
     re.IGNORECASE,
 )
-_ROLES = re.compile(r"roles? must (strictly )?alternate|successive user or assistant messages", re.IGNORECASE)
-_SYSTEM = re.compile(r"system (role|message|prompt)s? (is |are )?not (supported|allowed|enabled)", re.IGNORECASE)
+_NO_TOOLS = re.compile(
+    r"tool-call-parser"  # vLLM without a parser refuses every request that has tools
+    r"|requires --jinja"  # llama.cpp without its template engine, as a server error
+    r"|not support tools|support tool use|tools? (is|are) not supported",  # Ollama; OpenRouter
+    re.IGNORECASE,
+)
+_ADVICE = (
+    (_NO_TOOLS, "start the server with a tool parser, or set `dialect: text`"),
+    (
+        re.compile(r"system (role|message|prompt)s? (is |are )?not (supported|allowed|enabled)", re.IGNORECASE),
+        "set `fold_system: true` for this model",
+    ),
+    (
+        re.compile(r"roles? must (strictly )?alternate|successive user or assistant messages", re.IGNORECASE),
+        "set `roles: alternate` for this model (and `fold_system: true` where its template takes no system role)",
+    ),
+    (re.compile(r"\bmax_completion_tokens\b.*instead", re.IGNORECASE), "set `max_tokens_key: max_completion_tokens`"),
+    (re.compile(r"\btemperature\b", re.IGNORECASE), "where it takes no temperature set `omit: [temperature]`"),
+    (re.compile(r"\breturn_token_ids\b", re.IGNORECASE), "set `omit: [return_token_ids]` for this model"),
+    (re.compile(r"\bseed\b", re.IGNORECASE), "where it takes no seed set `omit: [seed]`"),
+    (re.compile(r"\blogprobs\b", re.IGNORECASE), "where it gives none set `omit: [logprobs, return_token_ids]`"),
+)
+"""What to set when a refusal's message says so; the first that fits."""
 _NO_MONEY = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"})
 
 
@@ -74,7 +95,7 @@ def _raise_for(status: int | None, error: Mapping[str, Any], answer: Answer, mod
     told = f"HTTP {status} for model {model!r}" + (f": {text}" if text else "")
     if status is None:
         raise Malformed(f"an error without a status: {text}")
-    if _passes(status) and not _NO_MONEY.intersection(words):
+    if _passes(status) and not _NO_MONEY.intersection(words) and not _NO_TOOLS.search(text):
         wait = named_wait(answer.headers, datetime.now(UTC))
         raise Passing(told, wait=wait, throttled=status in _THROTTLED)
     raise Refused(f"{url}: {told}{_advice(status, text)}", status)
@@ -87,17 +108,7 @@ def _passes(status: int) -> bool:
 def _advice(status: int, text: str) -> str:
     if status in (401, 403):
         return "; check the key that `api_key_env` or `api_key_file` names"
-    if (
-        "tool-call-parser" in text or "tool_call_parser" in text
-    ):  # vLLM without a parser refuses every request with tools
-        return "; start the server with a tool parser, or set `dialect: text`"
-    if _SYSTEM.search(text):
-        return "; set `fold_system: true` for this model"
-    if _ROLES.search(text):
-        return (
-            "; set `roles: alternate` for this model (and `fold_system: true` where its template takes no system role)"
-        )
-    return ""
+    return next((f"; {advice}" for words, advice in _ADVICE if words.search(text)), "")
 
 
 def _error_in(body: bytes) -> dict[str, Any]:

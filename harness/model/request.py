@@ -9,8 +9,13 @@ history gives the same messages, in every arm.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from harness.model.protocol import Message, Sampling
+
+KNOWN_TO_IGNORE: Mapping[str, tuple[str, ...]] = {"api.anthropic.com": ("logprobs", "seed")}
+"""Host -> parameters that its documentation says are accepted and ignored (read 2026-11-30). What a server leaves out
+of its answers is seen in use, whatever its host."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +24,7 @@ class RequestForm:
 
     max_tokens_key: str = "max_tokens"
     omit: frozenset[str] = frozenset()
-    """Of temperature, seed and return_token_ids: what is not sent."""
+    """Of temperature, seed, logprobs and return_token_ids: what is not sent."""
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     alternate: bool = False
@@ -62,12 +67,14 @@ class RequestForm:
             made = fold_system(made)
         return alternate(made) if self.alternate else made
 
-    def notes(self) -> list[str]:
-        """What is sent otherwise than a study's reader would think."""
+    def notes(self, base_url: str) -> list[str]:
+        """What is sent otherwise than a study's reader would think, or to no effect."""
+        vain = KNOWN_TO_IGNORE.get(urlsplit(base_url).hostname or "", ())
+        ignored = [f"`{name}` is sent, and its server is known to ignore it" for name in vain if name not in self.omit]
         dropped = [f"`{name}` is not sent" for name in sorted(self.omit)]
         joined = ["neighbouring messages of one role are sent as one"] if self.alternate else []
         folded = ["the system message is sent as the start of the first user message"] if self.fold_system else []
-        return dropped + joined + folded
+        return ignored + dropped + joined + folded
 
 
 def alternate(messages: Sequence[Message]) -> list[Message]:

@@ -44,10 +44,16 @@ def _end_of(part: str, whole: bytes, start: int) -> int:
 
 def _pieces(tokens: Tokens) -> Sequence[bytes]:
     if tokens.pieces is None:
-        raise Unclear("not every token's bytes were logged")
+        raise Unclear(_why_no_pieces(tokens))
     if len(tokens.pieces) != len(tokens.logprobs):
         raise Unclear("tokens and log-probabilities do not pair up")
     return tokens.pieces
+
+
+def _why_no_pieces(tokens: Tokens | None) -> str:
+    if tokens is None:
+        return "no tokens were logged"
+    return "not every token's bytes were logged" if tokens.without_bytes else "the logged tokens do not spell the reply"
 
 
 def _boundary(pieces: Sequence[bytes], start: int) -> int:
@@ -68,7 +74,7 @@ def said_of(reply: Reply, marker: bytes, *, as_text: bool) -> Said:
     """
     if reply.tokens is not None and reply.tokens.pieces is not None:
         return _from_tokens(reply, reply.tokens, marker)
-    lacks = "no tokens were logged" if reply.tokens is None else "not every token's bytes were logged"
+    lacks = _why_no_pieces(reply.tokens)
     if not as_text:
         raise Unclear(f"{lacks}, so how the call was written is not known")
     if reply.reasoning is not None:

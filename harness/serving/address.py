@@ -55,5 +55,5 @@ class Address:
             return httpx.get(
                 self.root_url + path, timeout=_ASK_S, trust_env=False, verify=self.root_url.startswith("https:")
             )
-        except httpx.HTTPError:
+        except (httpx.HTTPError, httpx.InvalidURL):
             return None

@@ -1,7 +1,7 @@
 """Asks one server for completions the way the self-test needs it: with or without a seed, with an exact cache state.
 
-It speaks HTTP itself, without the run's client: no retries, no waiting, nothing that could hide a difference. A request
-that fails fails the self-test.
+A request has the form that the run's have. It is sent without the run's client: no retries, no waiting, nothing that
+could hide a difference. A request that fails fails the self-test.
 """
 
 import time
@@ -14,7 +14,8 @@ import httpx
 
 from harness.errors import ModelError, attribute
 from harness.model.keys import Key
-from harness.model.protocol import Message
+from harness.model.protocol import Message, Sampling
+from harness.model.request import RequestForm
 
 Unit = Literal["token", "character"]
 """What two replies are compared by."""
@@ -48,7 +49,7 @@ class Asking:
     tools: Sequence[Mapping[str, Any]] = ()
     temperature: float = 0.0
     max_tokens: int = 64
-    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    form: RequestForm = field(default_factory=RequestForm)
     key: Key = field(default_factory=Key)
     timeout_s: float = 600.0
 
@@ -73,20 +74,14 @@ class Connection:
     def ask(self, messages: Sequence[Message], *, seed: int | None, salt: str | None = None) -> Answer:
         """One reply; `seed` None sends none."""
         asked = self._asking
-        body: dict[str, Any] = {
-            "model": asked.model,
-            "messages": list(messages),
-            "temperature": asked.temperature,
-            "max_tokens": asked.max_tokens,
-            "return_token_ids": True,
-        }
-        optional = {
-            "seed": seed,
-            "tools": list(asked.tools) or None,
-            "chat_template_kwargs": dict(asked.template_kwargs) or None,
-            "cache_salt": salt,
-        }
-        body |= {key: value for key, value in optional.items() if value is not None}
+        sampling = Sampling(asked.temperature, asked.max_tokens)
+        body = asked.form.body(asked.model, messages, asked.tools, sampling, seed or 0)
+        if seed is None:
+            body.pop("seed", None)
+        if "return_token_ids" not in asked.form.omit:
+            body["return_token_ids"] = True
+        if salt is not None:
+            body["cache_salt"] = salt
         return self._complete(body)
 
     def cold_by(self) -> Cold | None:
@@ -121,7 +116,8 @@ class Connection:
         url = f"{self._asking.base_url.rstrip('/')}/chat/completions"
         answer = self._send("POST", url, body)
         if answer.status_code != 200:
-            raise ModelError(f"self-test: {url}: HTTP {answer.status_code}: {' '.join(answer.text[:300].split())}")
+            told = self._asking.key.hide(" ".join(answer.text[:300].split()))
+            raise ModelError(f"self-test: {url}: HTTP {answer.status_code}: {told}")
         with attribute(ModelError, f"self-test: {url}: reading the reply"):
             return _read(answer.json())
 

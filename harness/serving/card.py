@@ -15,7 +15,7 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from harness.bundled import bundled
-from harness.config import Positive, Section, explain
+from harness.config import Positive, Section, check_extra_body, explain
 from harness.errors import ConfigError
 
 Flag = bool | int | float | str | dict[str, Any]
@@ -81,6 +81,8 @@ class ModelCard(Section):
     """Sampling defaults for what a request leaves open; empty: the checkpoint's own."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Sent with every request."""
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+    """Further fields of every request."""
     batch_invariance: BatchInvariance = BatchInvariance()
     start_seconds: float = Field(default=900.0, gt=0)
     """Within which the server must be healthy."""
@@ -107,6 +109,11 @@ class ModelCard(Section):
         """Of everything that may change a reply: not of where the server listens, how long it may take, or remarks."""
         content = self.model_dump(mode="json", exclude={"name", "host", "port", "start_seconds", "notes"})
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    @model_validator(mode="after")
+    def _sends_nothing_that_a_study_decides(self) -> "ModelCard":
+        check_extra_body(self.extra_body)
+        return self
 
     @model_validator(mode="after")
     def _says_nothing_twice(self) -> "ModelCard":

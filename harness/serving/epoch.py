@@ -1,13 +1,28 @@
-"""A client that says which start of its server answered, where the server itself does not.
+"""Which start of a server answered: a restart between two sessions, or within one, is to be seen in the records.
 
-The rule: a server whose start is known by its card gives that; see `server.epoch_of`.
+A start is named by the first of these that is known:
+
+- the start time of the server's process, as its own metrics give it;
+- for a server that we started, when, and its process id;
+- `system_fingerprint`, which simulated servers change with every start. vLLM's is a digest of version and
+  configuration, equal after a restart, so where it stands in a record nothing better was known.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 from harness.model.protocol import Completion, Message, ModelClient, Said, Sampling, Scored
+from harness.serving.address import Address
+
+
+def epoch_by_metrics(name: str, root_url: str) -> str | None:
+    """Name of the current start of the server at `root_url`; None where it has no metrics that tell."""
+    started_at = Address(root_url).started_at()
+    if started_at is None:
+        return None
+    return f"{name}@{datetime.fromtimestamp(started_at, UTC).isoformat(timespec='milliseconds')}"
 
 
 class EpochClient:

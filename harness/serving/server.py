@@ -24,6 +24,7 @@ from harness.errors import ConfigError
 from harness.serving.address import Address
 from harness.serving.card import ModelCard, check_together
 from harness.serving.command import PYTHON_VARIABLE, VLLM_MODULE, Command, command_of
+from harness.serving.epoch import epoch_by_metrics
 from harness.serving.facts import server_facts
 
 Say = Callable[[str], None]
@@ -54,7 +55,7 @@ class RunningServer:
 
     card: ModelCard
     epoch: str
-    """Names this start of the server: see `epoch_of`."""
+    """Names this start of the server: see `epoch`."""
     started: bool
     """False: it was there before."""
     facts: Mapping[str, Any]
@@ -178,7 +179,7 @@ def _last_line(log: Path) -> str:
 
 
 def _already_there(card: ModelCard, address: Address) -> RunningServer:
-    epoch = epoch_of(card, address, None)
+    epoch = _epoch(card, None)
     facts = {
         "card": card.model_dump(mode="json"),
         "card_digest": card.digest,
@@ -198,7 +199,7 @@ def _started(
     log: Path,
     seconds: float,
 ) -> RunningServer:
-    epoch = epoch_of(card, address, kept)
+    epoch = _epoch(card, kept)
     facts = {
         **server_facts(card, command, launch.cache),
         "started": True,
@@ -210,18 +211,10 @@ def _started(
     return RunningServer(card, epoch, started=True, facts=facts, log=log, kept=kept)
 
 
-def epoch_of(card: ModelCard, address: Address, kept: "KeptProcess | None") -> str:
-    """The name of one start of a server, by the first of these that is known:
-
-    its process's start time as its own metrics give it; when we started it, and its process id; nothing ("unknown").
-    A `system_fingerprint` is no such name: vLLM's is a digest of version and configuration, equal after a restart.
-    """
-    started_at = address.started_at()
-    if started_at is not None:
-        return f"{card.name}@{datetime.fromtimestamp(started_at, UTC).isoformat(timespec='milliseconds')}"
-    if kept is not None:
-        return f"{card.name}@{kept.started_at}#{kept.pid}"
-    return f"{card.name}@unknown"
+def _epoch(card: ModelCard, kept: "KeptProcess | None") -> str:
+    """Names this start of the card's server: see `epoch`."""
+    by_us = "unknown" if kept is None else f"{kept.started_at}#{kept.pid}"
+    return epoch_by_metrics(card.name, card.root_url) or f"{card.name}@{by_us}"
 
 
 class KeptProcess:

@@ -6,19 +6,26 @@ said by the server or in `FORKROLL_MODEL_CONTEXT`, in tokens.
 
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from harness.errors import ContextOverflow
+from harness.model.digest import request_digest
 from harness.model.openai import OpenAIClient
 from harness.model.patience import Patience
+from harness.model.protocol import Completion, Message, ModelClient, Said, Sampling, Scored
+from harness.model.recorded import Answer, Cassette, Key, RecordedClient
 from harness.model.scripted import ScriptedClient
 from harness.model.simulated.client import SimulatedClient
 from harness.model.simulated.engine import DEFAULT_CONTEXT
 from harness.model.simulated.process import SimulatedServer
 from harness.model.simulated.profiles import PROFILES
+from harness.prompting import parse
+from harness.record import Circumstances, Step
 from tests.bug_cases.parts import MODEL, serve_shared, shared_case
 from tests.contracts.model_contract import BEHAVIOURS, GAPS, World
 
@@ -45,6 +52,50 @@ def _scripted(stack: ExitStack, folder: Path) -> World:
     return World("scripted", ScriptedClient(["ls", "pwd"] * 6))
 
 
+def _recorded(stack: ExitStack, folder: Path) -> World:
+    """What the simulated model answered to the whole suite, from a cassette that was written down and read back."""
+    taping = Taping(SimulatedClient.of(PROFILES["small"]))
+    live = World("taped", taping, DEFAULT_CONTEXT)
+    for check in BEHAVIOURS.values():
+        with suppress(AssertionError):  # the model's own faults show where it is a parameter itself
+            check(live)
+    return World("recorded", RecordedClient(taping.cassette, "a"), DEFAULT_CONTEXT)
+
+
+class Taping:
+    """A client that keeps what the one behind it answers, as the records of a run would."""
+
+    def __init__(self, client: ModelClient) -> None:
+        self._client, self.cassette = client, Cassette("the suite")
+
+    def complete(
+        self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]], sampling: Sampling, seed: int
+    ) -> Completion:
+        request = request_digest(messages, tools, sampling)
+        key = Key("a", request, seed)
+        try:
+            completion = self._client.complete(messages, tools=tools, sampling=sampling, seed=seed)
+        except ContextOverflow:
+            self.cassette.answers[key] = Answer("the suite", None)
+            raise
+        step = Step(
+            index=1,
+            agent="a",
+            probability=1,
+            seed=seed,
+            reply=parse(completion, "tool_call" if tools else "text"),
+            observations=(),
+            request_digest=request,
+            state_digest=None,
+            circumstances=Circumstances(started_at="", model_seconds=0, prompt_digest=completion.prompt_digest),
+        )
+        self.cassette.answers[key] = Answer("the suite", Step.model_validate_json(step.model_dump_json()))
+        return completion
+
+    def score(self, messages: Sequence[Message], said: Said, *, tools: Sequence[Mapping[str, Any]]) -> Scored:
+        return self._client.score(messages, said, tools=tools)
+
+
 def _served(stack: ExitStack, folder: Path) -> World:
     url, name = os.environ.get("FORKROLL_MODEL_URL"), os.environ.get("FORKROLL_MODEL_NAME")
     if not url or not name:
@@ -60,6 +111,7 @@ CLIENTS: dict[str, Open] = {
     "simulated over http": _over_http,
     "simulated": _in_process,
     "scripted": _scripted,
+    "recorded": _recorded,
     "served": _served,
 }
 

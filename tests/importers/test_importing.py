@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from harness.errors import ConfigError, JournalError, UsageError
+from harness.importers.verdicts import read_verdicts
 from harness.importing import Taken, Wanted, import_logs, list_logs
 from harness.journal import RunFolder
 from harness.record import Stop
@@ -33,10 +34,12 @@ def write(folder: Path, name: str, content: Any) -> None:
     path.write_text(json.dumps(content))
 
 
-def take(folder: Path, *, said: list[str] | None = None, run: str | None = None, **study: Any) -> Taken:
+def take(
+    folder: Path, *, said: list[str] | None = None, run: str | None = None, verdicts: Path | None = None, **study: Any
+) -> Taken:
     path = folder / "study.yaml"
     path.write_text(study_text("http://127.0.0.1:9/v1", **study))
-    wanted = Wanted("mini", [folder / "logs"], str(path), [], "logged", folder / "run", run)
+    wanted = Wanted("mini", [folder / "logs"], str(path), [], "logged", folder / "run", run, verdicts)
     return import_logs(wanted, (said if said is not None else []).append)
 
 
@@ -81,6 +84,55 @@ def test_of_several_runs_one_can_be_taken(tmp_path: Path) -> None:
     (base,) = RunFolder(tmp_path / "run").records().bases.values()
     assert base.source is not None
     assert (base.source.run, base.source.name, base.ending.outcome.status) == ("two", "all.jsonl:2", "resolved")
+
+
+SUMMARY = {"resolved_ids": [FIRST], "unresolved_ids": ["a"], "empty_patch_ids": ["b"], "error_ids": ["c"]}
+REPORTS = [
+    (json.dumps(SUMMARY), {FIRST: True, "a": False, "b": False}),
+    (json.dumps({FIRST: {"resolved": True}, "a": {"resolved": False}, "b": {}}), {FIRST: True, "a": False}),
+    (json.dumps([{"instance_id": FIRST, "resolved": True}, {"instance_id": "a", "resolved": None}]), {FIRST: True}),
+    (
+        f'{{"instance_id": "{FIRST}", "resolved": true}}\n\n{{"instance_id": "a", "resolved": false}}\n',
+        {FIRST: True, "a": False},
+    ),
+    (json.dumps({"instance_id": FIRST, "resolved": True}), {FIRST: True}),
+]
+
+
+@pytest.mark.parametrize(("report", "expected"), REPORTS)
+def test_verdicts_of_a_report(tmp_path: Path, report: str, expected: dict[str, bool]) -> None:
+    path = tmp_path / "report.json"
+    path.write_text(report)
+    assert read_verdicts(path) == expected
+
+
+@pytest.mark.parametrize(
+    ("report", "problem"),
+    [
+        ("{}", "holds no verdict"),
+        ("[1]", "holds no verdict"),
+        ('{"instance_id": "a", "resolved": true}\n{"insta', "report.json:2: not JSON"),
+        (
+            json.dumps({"resolved_ids": ["a"], "unresolved_ids": ["a"]}),
+            "says of a that it is resolved and that it is not",
+        ),
+    ],
+)
+def test_a_report_that_cannot_be_used_is_refused(tmp_path: Path, report: str, problem: str) -> None:
+    path = tmp_path / "report.json"
+    path.write_text(report)
+    with pytest.raises(UsageError, match=problem):
+        read_verdicts(path)
+
+
+def test_a_report_judges_logs_that_hold_no_verdict(tmp_path: Path) -> None:
+    write(tmp_path, "a.traj.json", told(FIRST))
+    write(tmp_path, "b.traj.json", told(SECOND))
+    (tmp_path / "report.json").write_text(json.dumps(SUMMARY))
+    take(tmp_path, verdicts=tmp_path / "report.json")
+    bases = RunFolder(tmp_path / "run").records().bases
+    assert bases[f"{FIRST}:logged"].ending.outcome.status == "resolved"
+    assert bases[f"{SECOND}:logged"].ending.outcome.status == "unscored"
 
 
 def test_where_nothing_fits_nothing_is_written(tmp_path: Path) -> None:

@@ -71,8 +71,9 @@ def test_messages_are_verbatim_but_for_what_no_conversation_is_made_of() -> None
 
 
 def test_of_an_action_without_an_answer_nothing_is_known_but_that_it_was_run() -> None:
-    base = read(log(reply("one", "two"), answer("1", 0), reply("three"), answer("3", 0), EXIT)).base
-    first, second = base.steps[0].observations
+    imported = read(log(reply("one", "two"), answer("1", 0), reply("three"), answer("3", 0), EXIT))
+    assert "holds actions without an answer" in " ".join(imported.remarks)
+    first, second = imported.base.steps[0].observations
     assert first.output == b"1"
     assert (second.kept, second.ended, second.exit_code) == ("nothing", Exit.UNKNOWN, None)
 
@@ -86,6 +87,18 @@ def test_the_submitting_call_is_unanswered() -> None:
 def test_answers_are_matched_by_the_id_of_their_call() -> None:
     base = read(log(reply("one", "two"), answer("2", 0, "c1"), answer("1", 0, "c0"), EXIT)).base
     assert [seen.output for seen in base.steps[0].observations] == [b"1", b"2"]
+
+
+def test_an_answer_goes_to_the_call_that_it_names_though_an_earlier_one_has_none() -> None:
+    base = read(log(reply("one", "two"), answer("2", 0, "c1"), reply("three"), answer("3", 0), EXIT)).base
+    first, second = base.steps[0].observations
+    assert (first.kept, second.output) == ("nothing", b"2")
+
+
+def test_answers_that_name_no_call_are_paired_in_order_and_that_is_said() -> None:
+    imported = read(log(reply("one", "two"), answer("1", 0, "x"), answer("2", 0, "y"), EXIT))
+    assert [seen.output for seen in imported.base.steps[0].observations] == [b"1", b"2"]
+    assert "paired in order" in " ".join(imported.remarks)
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_what_was_submitted_for_the_agent_is_no_submission_of_its_own(status: st
         ({"trajectory": []}, {}, "info"),
         (content(exit_status=None), {}, "info.exit_status"),
         ({**content(), "trajectory": [3]}, {}, "trajectory[0]"),
-        ({**content(), "history": [3]}, {}, "history"),
+        ({**content(), "history": [3]}, {}, "history[0]"),
         (content(), {"task_id": None}, ""),
     ],
 )

@@ -119,3 +119,19 @@ def test_a_request_that_fails_gives_its_place_back() -> None:
             raise ValueError("lost")
     with gate.request() as ticket:
         assert ticket.in_flight == 1
+
+
+def test_a_request_that_waits_holds_no_place() -> None:
+    """The first is refused and backs off; the second, behind it at a gate for one, is answered meanwhile."""
+    slow = Patience(first_wait_seconds=1.0)
+    with (
+        serving([Answer(status=500, delay_s=0.1), Answer()]) as served,
+        contextlib.closing(OpenAIClient(served.url, "served", gate=Gate(1), patience=slow)) as client,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        first = pool.submit(ask, client, 1)
+        while not served.requests:
+            time.sleep(0.001)
+        second = pool.submit(ask, client, 2)
+        assert (first.result().retries, second.result().retries) == (1, 0)
+    assert [request.body["seed"] for request in served.requests] == [1, 2, 1]

@@ -172,10 +172,20 @@ def test_other_refusals_are_no_overflow(status: int, message: str) -> None:
         ("roles must alternate between user and assistant", "roles: alternate"),
         ("Conversation roles must alternate user/assistant/user/assistant/...", "roles: alternate"),
         ("System role not supported", "fold_system: true"),
+        ('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set', "dialect: text"),
+        ("tools param requires --jinja flag", "dialect: text"),
+        ("the model does not support tools", "dialect: text"),
+        (
+            "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.",
+            "max_tokens_key: max_completion_tokens",
+        ),
+        ("Unsupported value: 'temperature' does not support 0 with this model.", "omit: [temperature]"),
+        ("Unrecognized request argument supplied: return_token_ids", "omit: [return_token_ids]"),
     ],
 )
-def test_a_refused_order_of_roles_names_the_key_to_set(message: str, advice: str) -> None:
-    told, served = refused(Answer(status=400, body={"error": {"message": message}}))
+def test_what_a_study_can_mend_names_the_key_to_set(message: str, advice: str) -> None:
+    status = 500 if "jinja" in message else 400
+    told, served = refused(Answer(status=status, body={"error": {"message": message}}))
     assert advice in told and len(served.requests) == 1
 
 
@@ -261,6 +271,9 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
         ("soon", None),
         (format_datetime(NOW + timedelta(seconds=20)), 20.0),
         (format_datetime(NOW - timedelta(seconds=20)), 0.0),
+        ("Wed, 21 Oct 2015 07:28:00", 0.0),
+        ("Wed, 99 Oct 2015 07:28:00 GMT", None),
+        ("Thu, 01 Jan 2026 00:00:00 -9999", None),
     ],
 )
 def test_retry_after_forms(header: str | None, seconds: float | None) -> None:

@@ -111,6 +111,11 @@ def test_what_holds_no_key_comes_back_as_the_same_object(value: Any) -> None:
     assert Key().hide_in(value) is value
 
 
+@pytest.mark.parametrize("form", ["sk-a/b+c=d0", "sk-a%2Fb%2Bc%3Dd0", "sk-a\\/b+c=d0"])
+def test_the_key_is_hidden_in_every_form_that_a_server_writes(form: str) -> None:
+    assert Key("sk-a/b+c=d0").hide(f"no such key: {form}.") == f"no such key: {HIDDEN}."
+
+
 def test_a_placeholder_is_sent_and_not_hidden() -> None:
     assert Key("EMPTY").headers() == {"Authorization": "Bearer EMPTY"}
     assert Key("EMPTY").hide("The list is EMPTY.") == "The list is EMPTY."

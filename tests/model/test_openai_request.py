@@ -57,7 +57,16 @@ def test_what_a_provider_wants_otherwise() -> None:
     assert not body.keys() & {"temperature", "seed", "return_token_ids", "max_tokens"}
     assert (body["max_completion_tokens"], body["top_k"]) == (9, 20)
     assert body["chat_template_kwargs"] == {"enable_thinking": False}
-    assert form.notes() == [f"`{name}` is not sent" for name in ("return_token_ids", "seed", "temperature")]
+    local = "http://127.0.0.1/v1"
+    assert form.notes(local) == [f"`{name}` is not sent" for name in ("return_token_ids", "seed", "temperature")]
+
+
+def test_what_a_server_is_known_to_ignore_is_said() -> None:
+    notes = RequestForm().notes("https://api.anthropic.com/v1/")
+    assert notes == [f"`{name}` is sent, and its server is known to ignore it" for name in ("logprobs", "seed")]
+    assert RequestForm().notes("http://127.0.0.1:8000/v1") == []
+    dropped = RequestForm(omit=frozenset({"seed"})).notes("https://api.anthropic.com/v1")
+    assert "`seed` is not sent" in dropped and not any("`seed` is sent" in note for note in dropped)
 
 
 # --- order of roles
@@ -241,6 +250,16 @@ def test_a_token_without_bytes_is_named_and_not_guessed() -> None:
     got = read({"content": "ab"}, entries(b"a", None)).tokens
     assert got is not None
     assert (got.pieces, got.without_bytes, got.logprobs) == (None, (1,), (-0.1, -0.1))
+
+
+def test_parts_of_a_character_that_are_sent_as_its_replacement_are_named() -> None:
+    """vLLM's form: the bytes are those of the token's text, which stands for half a character."""
+    lost = "\ufffd".encode()
+    for message in ({"content": "a€"}, {"content": None, "tool_calls": [{"function": {"name": "bash"}}]}):
+        got = read(message, entries(b"a", lost, lost)).tokens
+        assert got is not None and (got.pieces, got.without_bytes) == (None, (1, 2))
+    said = read({"content": "a\ufffd"}, entries(b"a", lost)).tokens
+    assert said is not None and said.pieces == (b"a", lost)
 
 
 def test_bytes_that_do_not_give_the_text_are_unknown() -> None:

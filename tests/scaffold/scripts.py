@@ -4,7 +4,7 @@ import ast
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from harness.errors import ContextOverflow
@@ -67,8 +67,8 @@ def commands(*lines: str, configs: Sequence[str] = CONFIGS) -> Script:
 
 
 def too_slow(line: str, configs: Sequence[str] = ("swebench",)) -> Script:
-    """Says a line that does not end in time, then submits."""
-    return replace(commands(line, configs=configs), timeout=2)
+    """Says a line that does not end in time, then, so that nothing else need be in time, only prose."""
+    return Script(lambda config: [says(config, line), reply("Prose.")], configs, step_limit=2, timeout=3)
 
 
 def unreadable(*turns: Turn) -> Script:

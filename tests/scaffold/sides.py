@@ -10,13 +10,13 @@ from typing import Any
 
 from harness.agent import ModelAgent
 from harness.config import LimitsSection
+from harness.exporters.statuses import status_of
 from harness.loop import rollout
 from harness.model.protocol import Completion, Message, Sampling
 from harness.record import Task
 from harness.routing import Always
 from harness.sandbox.live import LiveSandbox
 from harness.sandbox.protocol import Sandbox
-from harness.scaffold.exits import exit_status_of
 from harness.scaffold.mini import SUBMIT_WORD, MiniScaffold
 from tests.scaffold.scripts import Turn
 
@@ -59,7 +59,7 @@ def ours(scaffold: MiniScaffold, sandbox: Sandbox, turns: Sequence[Turn], limits
     agent = ModelAgent(client, scaffold, Sampling())
     done = rollout(TASK, Always("a"), {"a": agent}, sandbox, limits=limits, seed=1)
     asked = [[dict(message) for message in messages] for messages in client.asked]
-    return Outcome(asked, exit_status_of(done.stop), done.submission or "", done.spent.calls)
+    return Outcome(asked, status_of(done.stop), done.submission or "", done.spent.calls)
 
 
 def make_tree(folder: Path) -> Path:

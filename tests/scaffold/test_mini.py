@@ -17,13 +17,13 @@ from harness.config import LimitsSection, Study, load_study
 from harness.errors import ConfigError, RolloutError
 from harness.loop import submission_of
 from harness.model.protocol import Completion
-from harness.record import Action, Circumstances, Exit, Observation, Step, Stop, Task, Tokens, ToolCall, Usage
+from harness.record import Action, Circumstances, Exit, Observation, Step, Task, Tokens, ToolCall, Usage
 from harness.sandbox.shell import _Capture
-from harness.scaffold.exits import exit_status_of, stop_of
 from harness.scaffold.mini import SUBMIT_WORD, MiniScaffold
 from harness.scaffold.protocol import Dialect
 from harness.scaffold.stream import LongText, text_of
 from tests.bug_cases.parts import shared_case
+from tests.serving.parts import card_file
 
 TASK = Task(instance_id="t", repo="r", base_commit="c", problem_statement="It breaks.\n")
 OBSERVED = (
@@ -316,15 +316,6 @@ def test_a_submission_longer_than_is_kept_says_so_and_is_no_patch() -> None:
     )
 
 
-def test_exit_statuses_are_mapped_both_ways() -> None:
-    assert [stop_of(exit_status_of(stop)) for stop in Stop if stop is not Stop.TOKEN_LIMIT] == [
-        stop for stop in Stop if stop is not Stop.TOKEN_LIMIT
-    ]
-    assert exit_status_of(Stop.TOKEN_LIMIT) == "LimitsExceeded"
-    assert stop_of("InternalServerError") is None
-    assert stop_of("") is None
-
-
 # --- the configuration
 
 
@@ -436,12 +427,20 @@ def test_a_study_takes_the_installed_package_by_name(tmp_path: Path) -> None:
         ({"name": "forkroll", "config": "swebench"}, {}, "`config` belongs to"),
         ({"name": "mini"}, {}, "'forkroll' or 'mini-swe-agent'"),
         ({"name": "mini-swe-agent", "konfig": "x"}, {}, "did you mean `config`"),
-        ("mini-swe-agent", {"dialect": "text"}, r"model 'a' \(scripted\) speaks to `scaffold: forkroll` only"),
+        ("mini-swe-agent", {"dialect": "text"}, "model 'a' is scripted: with `dialect: text` it knows no scaffold"),
     ],
 )
 def test_a_study_that_does_not_fit_is_one_line(tmp_path: Path, scaffold: Any, more: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         open_scaffold(study(tmp_path, scaffold, **more))
+
+
+@pytest.mark.parametrize("kind", ["simulated", "card"])
+def test_simulated_models_are_refused(tmp_path: Path, kind: str) -> None:
+    served = {"client": "served", "card": str(card_file(tmp_path))}
+    model = served if kind == "card" else {"client": "simulated", "profile": "small"}
+    with pytest.raises(ConfigError, match="model 'a' is simulated"):
+        open_scaffold(study(tmp_path, "mini-swe-agent", models={"a": model}))
 
 
 @pytest.mark.parametrize(

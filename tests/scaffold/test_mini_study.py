@@ -90,6 +90,7 @@ def test_a_study_runs_forks_and_says_what_it_was(tmp_path: Path, capfd: pytest.C
     assert second_step.observations[0].shown == "rc 0\ncat\n"
     manifest = RunFolder(run.run_folder).manifest()
     assert manifest["scaffold"]["config"] == "mini.yaml"
+    assert "mini-swe-agent" in manifest["sessions"][0]["packages"]
     assert any("limits.calls" in note for note in manifest["sessions"][0]["scaffold_notes"])
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from harness.model.protocol import Completion
-from harness.record import Action, Exit, Observation, Reply, ToolCall, Usage
+from harness.record import Action, Exit, Observation, Reply, Task, ToolCall, Usage
 from harness.scaffold.mini import MiniScaffold
 from tests.scaffold.scripts import command_alone
 
@@ -95,3 +95,23 @@ def test_generation_one_reads_blocks_and_words_format_errors_as_logged(shared_da
             else:
                 assert answer["content"].startswith(("<returncode>", "The last command")) or answer is messages[-1]
     assert (replies, errors) == (20163, 684)
+
+
+@pytest.mark.parametrize(
+    ("logged", "instances", "count"),
+    [
+        ("gemini-3-pro_verified500", "verified_instances", 500),
+        ("deepseek-chat_lite_test100", "lite_instances", 99),
+        ("deepseek_lite_dev23_repeats", "lite_instances", 107),
+    ],
+)
+def test_the_opening_reads_as_it_was_logged(shared_data: Path, logged: str, instances: str, count: int) -> None:
+    with gzip.open(shared_data / "swebench" / f"{instances}.jsonl.gz", "rt", encoding="utf-8") as lines:
+        statements = {one["instance_id"]: one["problem_statement"] for one in map(json.loads, lines)}
+    equal = 0
+    for scaffold, log in logs(shared_data, f"{logged}.jsonl.gz"):
+        statement = statements[log["instance_id"]]
+        task = Task(instance_id="-", repo="-", base_commit="-", problem_statement=statement)
+        opening = [{"role": message["role"], "content": message["content"]} for message in log["messages"][:2]]
+        equal += scaffold.opening(task) == opening
+    assert equal == count

@@ -104,6 +104,7 @@ def test_no_card_switches_invariance_on_without_saying_so() -> None:
         ({"gpu_memory_fraction": 0.5}, "`gpu` and `gpu_memory_fraction` go together"),
         ({"gpu": 0, "gpu_memory_fraction": 1.5}, "`gpu_memory_fraction`"),
         ({"gpu": 0, "gpu_memory_fraction": 0.5}, "the simulated server uses none"),
+        ({"extra_body": {"seed": 1}}, "`extra_body.seed` is not for `extra_body`"),
         ({"server": "vlm"}, "`server`"),
         ({"model": ""}, "`model`"),
         ({"batch_invariance": {"askd": True}}, "did you mean `asked`?"),

@@ -18,6 +18,7 @@ from analysis.table import FORMATS, render
 from harness.determinism import openings
 from harness.errors import ModelError
 from harness.model.protocol import Message
+from harness.model.request import RequestForm
 from harness.prompting import OwnScaffold
 from harness.serving.asking import Answer, Asking
 from harness.serving.card import ModelCard
@@ -141,6 +142,9 @@ def test_vllm_without_its_development_mode_is_asked_cold_by_a_salt(prompts: Mapp
     assert salts[6] == salts[7] != salts[8] == salts[9]  # warm: the same salt twice
 
 
+FORM = RequestForm(chat_template_kwargs={"enable_thinking": False}, extra_body={"top_k": 5})
+
+
 def test_a_request_says_seed_tools_and_template_arguments_only_where_there_are_any() -> None:
     bodies: list[Mapping[str, Any]] = []
 
@@ -150,10 +154,11 @@ def test_a_request_says_seed_tools_and_template_arguments_only_where_there_are_a
 
     with small_server(reply) as url, Asking(url, "m", max_tokens=7).connect() as plain:
         plain.ask([{"role": "user", "content": "?"}], seed=None)
-    with small_server(reply) as url, Asking(url, "m", template_kwargs={"enable_thinking": False}).connect() as other:
+    with small_server(reply) as url, Asking(url, "m", form=FORM).connect() as other:
         other.ask([{"role": "user", "content": "?"}], seed=5)
     assert set(bodies[0]) == {"model", "messages", "temperature", "max_tokens", "return_token_ids"}
-    assert (bodies[1]["seed"], bodies[1]["chat_template_kwargs"]) == (5, {"enable_thinking": False})
+    assert (bodies[1]["seed"], bodies[1]["top_k"]) == (5, 5)
+    assert bodies[1]["chat_template_kwargs"] == {"enable_thinking": False}
 
 
 @pytest.mark.parametrize(
@@ -269,6 +274,17 @@ def test_an_address_is_asked_for_the_model_that_is_named(tmp_path: Path) -> None
         assert "HTTP 404" in refused.stderr
         restarted = forkroll(tmp_path, card.root_url, "--restart")
         assert "is not ours to restart" in restarted.stderr
+
+
+def test_a_studys_prompts_and_temperature_are_asked(tmp_path: Path) -> None:
+    study = tmp_path / "s.yaml"
+    study.write_text(
+        "{name: s, seed: 1, tasks: {count: 2}, models: {a: {client: scripted, commands: [ls]}},"
+        " directions: {up: {base: a, swap: a}}, forks: {rule: absolute, at: [1]}, sampling: {temperature: 0.5}}"
+    )
+    asked = forkroll(tmp_path, str(card_file(tmp_path)), "--study", str(study), "--json")
+    (table,) = json.loads(asked.stdout)
+    assert "2 prompts, replies of at most 64 tokens, temperature 0.5" in table["title"]
 
 
 def test_no_server_at_an_address_is_said(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from harness.journal import RunFolder
 from harness.serving.server import serving
-from tests.serving.parts import FORKROLL, answers, card_file, free_port, launch, made_card
+from tests.serving.parts import FORKROLL, answers, card_file, free_port, launch, made_card, small_server
 
 LOUD = {"noise": "iid", "set": "small.sigma=1.5"}
 
@@ -125,6 +126,36 @@ def test_a_real_model_on_a_card_needs_a_sandbox_too(tmp_path: Path) -> None:
     refused = run(tmp_path)
     assert refused.returncode == 2
     assert "--allow-unsandboxed" in refused.stderr
+
+
+def test_what_a_card_and_a_study_add_to_requests_is_sent_and_a_start_is_known_by_metrics(tmp_path: Path) -> None:
+    bodies: list[Mapping[str, Any]] = []
+
+    def reply(path: str, body: Mapping[str, Any]) -> tuple[int, object]:
+        if path == "/metrics":
+            return 200, "process_start_time_seconds 1.79e+09\n"
+        if path == "/v1/models":
+            return 200, {"data": [{"id": "small", "max_model_len": 60_000}]}
+        if path != "/v1/chat/completions":
+            return 404, {}
+        bodies.append(body)
+        message = {"role": "assistant", "content": "```bash\nls\n```"}
+        return 200, {"choices": [{"message": message, "finish_reason": "stop"}], "system_fingerprint": "same-for-ever"}
+
+    with small_server(reply) as url:
+        port = int(url.rpartition(":")[2].removesuffix("/v1"))
+        card = card_file(tmp_path, port=port, chat_template_kwargs={"thinks": False}, extra_body={"a": 1, "b": 1})
+        study_file(tmp_path, {"a": str(card)}, dialect="text", limits={"calls": 2})
+        other = f"models.b={{client: openai, base_url: '{url}', model: small}}"
+        done = run(tmp_path, "models.a.extra_body.b=2", other)
+    assert done.returncode == 0, done.stderr
+    assert {body["chat_template_kwargs"]["thinks"] for body in bodies if "chat_template_kwargs" in body} == {False}
+    assert {(body.get("a"), body.get("b")) for body in bodies} == {(1, 2), (None, None)}
+    records = RunFolder(tmp_path / "runs" / "s").records()
+    (base,) = records.bases.values()
+    assert base.steps[0].circumstances.server_epoch == "card@2026-09-21T14:13:20.000+00:00"
+    swaps = [branch for branch in records.branches.values() if branch.arm.name == "swap"]
+    assert {branch.steps[0].circumstances.server_epoch for branch in swaps} == {"b@2026-09-21T14:13:20.000+00:00"}
 
 
 # --- the gate
