@@ -21,10 +21,12 @@ Graded = tuple[Outcome | None, str | None]
 
 def reference_table(tasks: Sequence[Task], graded: Sequence[Graded], name: str) -> Table:
     """What grading each task's reference patch gave."""
-    resolved = sum(outcome is not None and outcome.status == "resolved" for outcome, _ in graded)
+    outcomes = [outcome for outcome, _ in graded if outcome is not None]
+    resolved = sum(outcome.status == "resolved" for outcome in outcomes)
+    lost = f"; {len(tasks) - len(outcomes)} could not be graded" if len(outcomes) < len(tasks) else ""
     return Table(
         "references",
-        f"reference patches · {name} · {resolved} of {len(tasks)} resolve",
+        f"reference patches · {name} · {resolved} of {len(outcomes)} graded resolve{lost}",
         (
             Column("task", "task", is_label=True),
             Column("outcome", "outcome"),

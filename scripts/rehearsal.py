@@ -265,6 +265,7 @@ def main() -> None:
         run = RunFolder(folder / "runs/rehearsal")
         check(run)
         forkroll(folder, "grade", "runs/rehearsal", "--times", "2")
+        told("docker", "rmi", *(f"{IMAGE}:{tag}" for tag in ("right", "wrong", "start", "later")))
         regrades = run.records().regrades
         assert len(regrades) == 2 * 10 and all(one.outcome.reason for one in regrades.values())
 

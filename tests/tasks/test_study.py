@@ -88,7 +88,7 @@ def test_the_reference_patches_of_bundled_tasks_resolve_where_a_study_grades(fin
     assert done.returncode == 0, done.stderr
     (table,) = json.loads(done.stdout)
     assert [row["outcome"]["value"] for row in table["rows"]] == ["resolved", "resolved"]
-    assert "2 of 2 resolve" in table["title"]
+    assert "2 of 2 graded resolve" in table["title"]
     assert not (finished.folder / "sandboxes").exists()
 
 
