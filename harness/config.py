@@ -188,7 +188,7 @@ class ServedModel(Section):
     """Further fields of each request, over those of the card."""
     request_seconds: float = Field(default=600.0, gt=0)
     """For one attempt, from connecting to the last byte of the answer."""
-    omit: tuple[Literal["temperature", "seed", "return_token_ids"], ...] = ()
+    omit: tuple[Literal["temperature", "seed", "logprobs", "return_token_ids"], ...] = ()
     """What is not sent."""
 
     @model_validator(mode="after")

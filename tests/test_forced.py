@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -331,7 +332,9 @@ def test_an_interrupt_keeps_what_is_whole_and_the_same_command_goes_on(run: RunF
         one_at_a_time = slow.study_file.read_text().replace("workers: 4", "workers: 1")
         slow.study_file.write_text(one_at_a_time)
         command = [str(FORKROLL), "score", str(slow.path), "--model", "large", "--of", "base"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        heeding = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # whoever started the tests may ignore it
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with subprocess.Popen(command, **pipes, text=True, preexec_fn=heeding) as process:
             assert reached.wait(60)
             assert eventually(lambda: len(slow.scores("large")) == 2, 60)
             process.send_signal(signal.SIGINT)

@@ -1,9 +1,9 @@
 """Scaffold `mini-swe-agent`: what that agent shows a model and how it reads the replies, for studies comparable to its.
 
 The words are the templates of a configuration: the installed package's, a file's, or those that a log holds. What is
-here are its rules, generation 2 (tool calls or text) and generation 1 (text), and the few strings that its code, not a
-template, puts before a model; `tests/scaffold/test_parity.py` holds both against the package itself and names every
-difference.
+here are its rules, generation 2 (tool calls or text) and generation 1 (text); the few words that its code, not a
+template, puts before a model are read from it, too (`mini_words`). `tests/scaffold/test_parity.py` holds all of it
+against the package itself and names every difference.
 
 Generation 2 drops a reply that it cannot read: the model sees only what was wrong. The record keeps it. Generation 1
 keeps it in the conversation.
@@ -22,6 +22,7 @@ from harness.model.protocol import Completion, Message
 from harness.prompting import reply_of
 from harness.record import Action, Exit, Observation, Reply, Step, Task, ToolCall, Usage, clean_text
 from harness.scaffold.mini_config import find
+from harness.scaffold.mini_words import words
 from harness.scaffold.protocol import Dialect
 from harness.scaffold.stream import LongText, text_of
 from harness.scaffold.templates import Template
@@ -30,19 +31,6 @@ NAME = "mini-swe-agent"
 SUBMIT_WORD = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 FIRST_SUBMIT_WORD = "MINI_SWE_AGENT_FINAL_OUTPUT"
 """Generation 1 takes this one too."""
-
-_COMMAND = {"type": "string", "description": "The bash command to execute"}
-BASH_TOOL: Mapping[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "bash",
-        "description": "Execute a bash command",
-        "parameters": {"type": "object", "properties": {"command": _COMMAND}, "required": ["command"]},
-    },
-}
-_NO_CALL = "No tool calls found in the response. Every response MUST include at least one tool call."
-_NO_COMMAND = "Missing 'command' argument in bash tool call."
-_EXCEPTION = "An error occurred while executing the command: "
 
 _PLACE_KEYS = {
     *("image", "cwd", "env", "forward_env", "timeout", "executable", "run_args", "container_timeout", "pull_timeout"),
@@ -140,7 +128,7 @@ class MiniScaffold:
 
     def tools(self) -> Sequence[Mapping[str, Any]]:
         """The tool `bash`, or none."""
-        return [BASH_TOOL] if self.dialect == "tool_call" else []
+        return [words().tool] if self.dialect == "tool_call" else []
 
     def opening(self, task: Task) -> Sequence[Message]:
         """System message and task."""
@@ -232,7 +220,7 @@ class MiniScaffold:
 
     def _read_calls(self, completion: Completion) -> tuple[list[Action], str | None]:
         actions = []
-        problem = None if completion.tool_calls else _NO_CALL
+        problem = None if completion.tool_calls else words().no_call
         for call in completion.tool_calls:
             command, problem = _command_of(call)
             if problem is not None:
@@ -246,7 +234,7 @@ class MiniScaffold:
         commands = [found.strip() for found in self._regex.findall(completion.text)]
         if len(commands) == 1:
             return [Action(command=commands[0])], None
-        problem = f"Expected exactly 1 action, found {len(commands)}."
+        problem = words().not_one_action.format(len(commands))
         return [], self._format_error(completion, error=problem, actions=commands)
 
     def _format_error(self, completion: Completion, **variables: Any) -> str:
@@ -275,7 +263,7 @@ class MiniScaffold:
         output: dict[str, Any] = {
             "output": "" if observation.ended is Exit.NOT_RUN else _printed(observation),
             "returncode": _returncode(observation),
-            "exception_info": "" if error is None else f"{_EXCEPTION}{error}",
+            "exception_info": "" if error is None else words().exception.format(error),
         }
         if error is not None:
             output["extra"] = {"exception_type": type(error).__name__, "exception": str(error)}
@@ -374,12 +362,12 @@ def _command_of(call: ToolCall) -> tuple[str, str | None]:
     try:
         arguments = json.loads(call.arguments)
     except (ValueError, RecursionError) as error:
-        problem = f"Error parsing tool call arguments: {error}."
+        problem = words().bad_arguments.format(error)
     if call.name != "bash":
-        problem += f"Unknown tool '{call.name}'."
+        problem += words().unknown_tool.format(call.name)
     command = arguments.get("command") if isinstance(arguments, dict) else None
     if not isinstance(command, str):
-        problem += _NO_COMMAND
+        problem += words().no_command
     return ("", problem) if problem else (clean_text(str(command)), None)
 
 

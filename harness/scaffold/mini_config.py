@@ -39,14 +39,15 @@ def find(name: str | None, dialect: Dialect) -> Found:
         return Found(_read(Path(wanted)), wanted, None)
     if INSTALLED[wanted] != dialect:
         raise ConfigError(f"scaffold.config {wanted!r} speaks `dialect: {INSTALLED[wanted]}`, not {dialect}")
-    folder, version = _installed()
+    folder, version = installed()
     path = folder / "config" / "benchmarks" / f"{wanted}.yaml"
     if not path.is_file():
         raise ConfigError(f"mini-swe-agent {version} has no configuration {wanted!r}: {INSTALL}")
     return Found(_read(path), wanted, version)
 
 
-def _installed() -> tuple[Path, str]:
+def installed() -> tuple[Path, str]:
+    """Folder and version of the installed package; ConfigError without one."""
     spec = util.find_spec("minisweagent")
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError(f"the templates of mini-swe-agent are not here: {INSTALL}, or name a file in scaffold.config")

@@ -116,7 +116,7 @@ class Connection:
         url = f"{self._asking.base_url.rstrip('/')}/chat/completions"
         answer = self._send("POST", url, body)
         if answer.status_code != 200:
-            told = self._asking.key.hide(" ".join(answer.text[:300].split()))
+            told = " ".join(self._asking.key.hide(answer.text).split())[:300]  # cut last: half a key is not found
             raise ModelError(f"self-test: {url}: HTTP {answer.status_code}: {told}")
         with attribute(ModelError, f"self-test: {url}: reading the reply"):
             return _read(answer.json())

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from harness.errors import UsageError
+from harness.exporters.run import export_run
 from harness.importers.files import documents
 from harness.importers.mini import MiniImporter
 from harness.importers.protocol import Document, Imported
@@ -169,3 +170,24 @@ def test_an_imported_model_cannot_be_asked() -> None:
         study_text("http://127.0.0.1:9/v1", arms=["swap", "control"])
     with pytest.raises(UsageError, match="arm 'swap' of direction 'over' asks 'logged'"):
         study_text("http://127.0.0.1:9/v1", directions={"over": {"base": "other", "swap": "logged"}})
+
+
+def test_a_listing_for_a_person_and_for_a_program(continued: Continued) -> None:
+    assert continued.log["trajectory_format"] in forkroll("import", "mini", continued.path, "--list")
+    (table,) = json.loads(forkroll("import", "mini", continued.path, "--list", "--format", "json"))
+    (row,) = table["rows"]
+    assert row["rollouts"]["value"] == 1 and row["steps"]["value"] == 8 and row["format errors"]["value"] == 1
+
+
+def test_exports_that_cannot_be_are_refused_and_write_nothing(continued: Continued, tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("x")
+    for into, form, problem in (
+        (None, "html", "--format is one of canonical, traj, preds"),
+        (None, "traj", "needs a folder to write to"),
+        (tmp_path / "full", "preds", "is not an empty folder"),
+        (tmp_path / "new", "canonical", "goes into the run folder"),
+    ):
+        with pytest.raises(UsageError, match=problem):
+            export_run(continued.run, into, form)
+    assert [path.name for path in tmp_path.rglob("*")] == ["full", "mine.txt"]
