@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from analysis.table import Cell, Column, Table, absent, count, label, rate
+from analysis.table import Cell, Column, Table, absent, count, label, number, rate
 
 _COLUMNS = (
     Column("condition", "condition", is_label=True),
@@ -11,6 +11,7 @@ _COLUMNS = (
     Column("differing", "differing"),
     Column("first", "first at"),
     Column("counts", "counts"),
+    Column("seconds", "seconds"),
 )
 _NONE_DIFFERS = "no reply differs"
 _CHANGES = {
@@ -26,22 +27,27 @@ _CHANGES = {
 }
 
 
-def selftest_table(facts: Mapping[str, Any], number: int = 1) -> Table:
-    """`facts` as the manifest holds them; `number` tells several in one report apart."""
+def selftest_table(facts: Mapping[str, Any], place: int = 1) -> Table:
+    """`facts` as the manifest holds them; `place` tells several in one report apart."""
     verdict = "repeats itself" if facts["deterministic"] else "does not repeat itself"
     title = (
         f"determinism self-test · {facts['model']} · {verdict} · {facts['prompts']} prompts, replies of at most "
         f"{facts['max_tokens']} tokens, temperature {facts['temperature']:g} · compared by {facts['unit']}s"
     )
     rows = tuple(_row(found, facts["unit"]) for found in facts["conditions"])
-    return Table(f"selftest{number}", title, _COLUMNS, rows, tuple(_notes(facts)))
+    return Table(f"selftest{place}", title, _COLUMNS, rows, tuple(_notes(facts)))
 
 
 def _row(found: Mapping[str, Any], unit: str) -> tuple[Cell, ...]:
     name, why_not = found["name"], found["why_not"]
     first = absent(why_not or _NONE_DIFFERS) if found["first"] is None else count(found["first"])
     differing = rate(found["differing"], found["n"], 0, why=why_not)
-    return label(name), label(_CHANGES[name]), differing, first, label("yes" if found["counts"] else "no")
+    counts = label("yes" if found["counts"] else "no")
+    return label(name), label(_CHANGES[name]), differing, first, counts, _seconds(found)
+
+
+def _seconds(found: Mapping[str, Any]) -> Cell:
+    return number(found["seconds"], 1) if found["n"] else absent(found["why_not"])
 
 
 def _notes(facts: Mapping[str, Any]) -> list[str]:

@@ -395,8 +395,8 @@ def selftest(
 def _selftest_tables(found: "Iterable[SelfTest]") -> "Sequence[Table]":
     from analysis.selftest_table import selftest_table
 
-    distinct = {(test.base_url, test.model): test for test in found}
-    return [selftest_table(test.facts(), number) for number, test in enumerate(distinct.values(), 1)]
+    distinct = {id(test): test for test in found}  # models that are one served model share a test
+    return [selftest_table(test.facts(), place) for place, test in enumerate(distinct.values(), 1)]
 
 
 def _references(name: str, overrides: "Sequence[str]", form: str, allow_unsandboxed: bool) -> int:

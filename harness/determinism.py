@@ -31,14 +31,17 @@ def test_servers(
     *,
     temperature: float,
 ) -> dict[str, SelfTest]:
-    """Study's name of a model -> self-test, one for models that are one served model."""
+    """Study's name of a model -> self-test, one for models that are one served model asked in one way."""
     prompts = openings(scaffold, chain(own, others), wanted.prompts)
-    done: dict[tuple[str, str], SelfTest] = {}
+    done: dict[str, SelfTest] = {}
     for asking in servers.values():
-        place = (asking.base_url, asking.model)
-        if place not in done:
-            done[place] = self_test(_as_in_a_rollout(asking, scaffold, wanted, temperature), prompts)
-    return {name: done[asking.base_url, asking.model] for name, asking in servers.items()}
+        if _what(asking) not in done:
+            done[_what(asking)] = self_test(_as_in_a_rollout(asking, scaffold, wanted, temperature), prompts)
+    return {name: done[_what(asking)] for name, asking in servers.items()}
+
+
+def _what(asking: Asking) -> str:
+    return repr((asking.base_url, asking.model, asking.form))
 
 
 def _as_in_a_rollout(asking: Asking, scaffold: Scaffold, wanted: DeterminismSection, temperature: float) -> Asking:

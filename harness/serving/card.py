@@ -37,7 +37,7 @@ _OWN_KEYS = {
     "api-key": "nothing: cards hold no secrets, and servers listen on this machine alone",
 }
 """Flag -> the card's own key for it."""
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
+_SECRET = re.compile(r"(^|_)(API_?KEY|KEY|TOKEN|SECRET|PASSW[A-Z]*|CREDENTIALS?|AUTH[A-Z]*)($|_)", re.IGNORECASE)
 
 
 class BatchInvariance(Section):
@@ -121,7 +121,7 @@ class ModelCard(Section):
             if flag in _OWN_KEYS:
                 raise ValueError(f"`flags.{flag}`: a card's key for that is {_OWN_KEYS[flag]}")
         for variable in self.env:
-            if _SECRET.search(variable):
+            if is_secret(variable):
                 raise ValueError(f"`env.{variable}`: cards hold no secrets; set it in your shell, it is passed on")
         return self
 

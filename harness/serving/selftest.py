@@ -19,9 +19,10 @@ temperature above 0 another seed must make a difference, so conditions that chan
 for prompts and replies such as these; a longer reply has more chances to differ.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from harness.errors import ModelError
@@ -57,6 +58,8 @@ class Condition:
     """Whether a difference here means that the server does not repeat itself."""
     why_not: str = ""
     """Why it was not tried."""
+    seconds: float = 0.0
+    """Asking took; what `batch` took tells servings of one model apart by throughput."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,7 @@ def self_test(
     """Ask `prompts` (name -> messages, at least one) under every condition. Raises ModelError when a request fails."""
     with asking.connect() as connection:
         examination = _Examination(connection, prompts, asking, seed)
-        conditions = tuple(examination.conditions(restart))
+        conditions = tuple(_timed(examination.conditions(restart)))
         return SelfTest(
             model=asking.model,
             base_url=asking.base_url,
@@ -148,6 +151,13 @@ def self_test(
             cached_warm=examination.cached_warm,
             conditions=conditions,
         )
+
+
+def _timed(conditions: Iterator[Condition]) -> Iterator[Condition]:
+    begun = time.monotonic()
+    for condition in conditions:
+        yield replace(condition, seconds=round(time.monotonic() - begun, 3))
+        begun = time.monotonic()
 
 
 Answers = Mapping[str, Answer]
@@ -164,15 +174,15 @@ class _Examination:
         self._others = {name: seed_for("self-test", seed, name, "other") for name in prompts}
         self._at_zero = asking.temperature == 0.0
         self.cold = connection.cold_by()
-        self.unit: Unit = "token"
-        self.cached_cold: int | None = None
+        self._reference = self._alone()
+        has_ids = all(answer.ids is not None for answer in self._reference.values())
+        self.unit: Unit = "token" if has_ids else "character"
+        self.cached_cold = _cached(self._reference)
         self.cached_warm: int | None = None
 
     def conditions(self, restart: Callable[[], None] | None) -> Iterator[Condition]:
-        reference = self._alone()
-        if any(answer.ids is None for answer in reference.values()):
-            self.unit = "character"
-        self.cached_cold = _cached(reference)
+        """Each as it is asked for: between two of them lies the time that the second took."""
+        reference = self._reference
         yield self._compared("again", reference, self._alone())
         yield self._compared("order", reference, self._alone(reverse=True))
         yield self._warm(reference)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import ConfigError
-from harness.serving.card import check_together, known_cards, load_card
+from harness.serving.card import check_together, is_secret, known_cards, load_card
 from harness.serving.command import command_of
 from tests.serving.parts import card_file, made_card, vllm_card
 
@@ -130,6 +130,12 @@ def test_what_is_no_card_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "card.yaml").write_text(text)
     with pytest.raises(ConfigError, match=r"card\.yaml"):
         load_card(str(tmp_path / "card.yaml"))
+
+
+def test_a_variable_is_secret_by_a_word_of_its_name() -> None:
+    secret = ["HF_TOKEN", "VLLM_API_KEY", "OPENAI_APIKEY", "MY_SECRET", "DB_PASSWORD", "X_AUTHORIZATION", "token"]
+    plain = ["TOKENIZERS_PARALLELISM", "VLLM_MAX_TOKENS_PER_EXPERT", "VLLM_KV_CACHE_LAYOUT", "OMP_NUM_THREADS"]
+    assert [name for name in secret + plain if is_secret(name)] == secret
 
 
 def test_an_unknown_card_names_those_that_ship() -> None:

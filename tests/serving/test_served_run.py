@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from harness.journal import RunFolder
-from harness.serving.server import serving
-from tests.serving.parts import FORKROLL, answers, card_file, free_port, launch, made_card, small_server
+from tests.serving.parts import FORKROLL, answers, card_file, free_port, small_server
 
 LOUD = {"noise": "iid", "set": "small.sigma=1.5"}
 
@@ -26,7 +25,7 @@ def study_file(folder: Path, models: dict[str, str], **more: Any) -> Path:
         "directions": {"up": {"base": "a", "swap": "b"}},
         "forks": {"rule": "absolute", "at": [2]},
         "replicates": 1,
-        "limits": {"calls": 4},
+        "limits": {"calls": 3},
         **more,
     }
     path = folder / "s.yaml"
@@ -71,16 +70,6 @@ def test_a_restart_between_sessions_is_visible_in_the_records(tmp_path: Path) ->
     (branch, *_) = records.branches.values()
     assert base.steps[0].circumstances.server_epoch == epochs[0] != epochs[1]
     assert branch.steps[0].circumstances.server_epoch == epochs[1]
-
-
-def test_a_running_server_is_used_and_left_running(tmp_path: Path) -> None:
-    card = made_card(tmp_path)
-    study_file(tmp_path, {"a": str(tmp_path / "card.yaml"), "b": str(tmp_path / "card.yaml")})
-    with serving([card], launch(tmp_path, [])):
-        done = run(tmp_path)
-        assert (done.returncode, answers(card.port)) == (0, True), done.stderr
-    assert "serves 'small' already" in done.stderr
-    assert manifest(tmp_path)["sessions"][0]["models"]["a"]["started"] is False
 
 
 def test_a_changed_card_makes_another_study_and_a_moved_one_does_not(tmp_path: Path) -> None:
@@ -128,7 +117,9 @@ def test_a_real_model_on_a_card_needs_a_sandbox_too(tmp_path: Path) -> None:
     assert "--allow-unsandboxed" in refused.stderr
 
 
-def test_what_a_card_and_a_study_add_to_requests_is_sent_and_a_start_is_known_by_metrics(tmp_path: Path) -> None:
+def test_a_running_server_is_used_and_is_sent_what_card_and_study_say_and_its_start_known_by_metrics(
+    tmp_path: Path,
+) -> None:
     bodies: list[Mapping[str, Any]] = []
 
     def reply(path: str, body: Mapping[str, Any]) -> tuple[int, object]:
@@ -149,6 +140,8 @@ def test_what_a_card_and_a_study_add_to_requests_is_sent_and_a_start_is_known_by
         other = f"models.b={{client: openai, base_url: '{url}', model: small}}"
         done = run(tmp_path, "models.a.extra_body.b=2", other)
     assert done.returncode == 0, done.stderr
+    assert "serves 'small' already" in done.stderr
+    assert manifest(tmp_path)["sessions"][0]["models"]["a"]["started"] is False
     assert {body["chat_template_kwargs"]["thinks"] for body in bodies if "chat_template_kwargs" in body} == {False}
     assert {(body.get("a"), body.get("b")) for body in bodies} == {(1, 2), (None, None)}
     records = RunFolder(tmp_path / "runs" / "s").records()
