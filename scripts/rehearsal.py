@@ -252,6 +252,29 @@ def check(run: RunFolder) -> None:
     print(f"cells that failed, all for want of an image: {len(records.failures)}")
 
 
+def go_on_with_logs(folder: Path) -> None:
+    """Bases leave as mini-swe-agent's files, come back as logs of somebody, and another model takes over in Docker."""
+    models: dict[str, object] = {"breaker": {"client": "imported"}}
+    models["fixer"] = {"client": "scripted", "commands": MODELS["fixer"]}
+    logged = study("tasks.jsonl") | {
+        "name": "logged",
+        "tasks": {"set": "swebench", "source": "tasks.jsonl", "ids": [TASK, f"{TASK}0"]},
+        "models": models,
+        "directions": {"up": {"base": "breaker", "swap": "fixer"}},
+        "arms": ["swap"],
+    }
+    (folder / "logged.yaml").write_text(json.dumps(logged))
+    forkroll(folder, "export", "runs/rehearsal", "logs", "--format", "traj")
+    forkroll(folder, "import", "mini", "logs/base-breaker", "--study", "logged.yaml", "--agent", "breaker")
+    forkroll(folder, "run", "logged.yaml")
+    branches = RunFolder(folder / "runs/logged").records().branches.values()
+    assert len(branches) == 2
+    for branch in branches:
+        assert branch.ending.outcome.reason == "resolved", branch.ending.outcome
+        assert branch.prefix.outputs_equal == branch.prefix.actions == 2, branch.prefix
+    print(f"branches of imported logs: {len(branches)}, all resolved, prefixes equal", flush=True)
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
@@ -264,6 +287,7 @@ def main() -> None:
         forkroll(folder, "status", "runs/rehearsal", expected=4)
         run = RunFolder(folder / "runs/rehearsal")
         check(run)
+        go_on_with_logs(folder)
         forkroll(folder, "grade", "runs/rehearsal", "--times", "2")
         told("docker", "rmi", *(f"{IMAGE}:{tag}" for tag in ("right", "wrong", "start", "later")))
         regrades = run.records().regrades

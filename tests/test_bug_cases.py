@@ -336,7 +336,7 @@ def test_008_what_was_printed_before_the_limit_reaches_the_model(kind: str, worl
     else:
         action, ends = PARTIAL[kind]
     client = Listening(ScriptedClient([action, "echo next", SUBMIT]))
-    record, _ = kept(roll(client, world, calls=3, action_seconds=0.4), tmp_path)
+    record, _ = kept(roll(client, world, calls=3, action_seconds=0.8), tmp_path)
     (seen,) = record.steps[0].observations
     assert (seen.ended, seen.exit_code, seen.signal) == (Exit.TIME_LIMIT, None, None)
     assert client.asked[1][-1]["content"].endswith("output:\n" + ends if kind == "nothing" else ends)
