@@ -234,8 +234,10 @@ class MiniScaffold:
         commands = [found.strip() for found in self._regex.findall(completion.text)]
         if len(commands) == 1:
             return [Action(command=commands[0])], None
-        problem = words().not_one_action.format(len(commands))
-        return [], self._format_error(completion, error=problem, actions=commands)
+        return [], self._format_error(completion, error=self._not_one(commands), actions=commands)
+
+    def _not_one(self, commands: Sequence[str]) -> str:
+        return words().not_one_action.format(len(commands))
 
     def _format_error(self, completion: Completion, **variables: Any) -> str:
         return self._templates["format_error_template"].render({**variables, "finish_reason": completion.finish_reason})
@@ -347,6 +349,9 @@ class FirstMiniScaffold(MiniScaffold):
             "action": action.command,
         }
         return self._templates["action_observation_template"].render(known)
+
+    def _not_one(self, commands: Sequence[str]) -> str:
+        return ""  # the template is told the actions alone
 
     def _regex_setting(self) -> tuple[str, Mapping[str, Any]]:
         return "action_regex", self._agent
