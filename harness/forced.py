@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from harness.assemble import open_scaffold, open_tasks, sampling_of, scaffold_of, select_tasks
-from harness.clients import open_models
+from harness.clients import OpenModels, open_models
 from harness.config import OpenAIModel, Study
 from harness.errors import ConfigError, ModelError
 from harness.journal import Records, RunFolder, ScoreLog
@@ -31,6 +31,11 @@ from harness.sweep import FAILURES_IN_A_ROW, Tally
 
 Of = Literal["base", "branches", "all"]
 _FIRST_WAIT_SECONDS = 0.5
+_CONFINING = frozenset(
+    {"structured_outputs", "response_format", "logit_bias", "allowed_token_ids", "bad_words"}
+    | {"guided_json", "guided_regex", "guided_choice", "guided_grammar"}
+)
+"""Fields of a request that leave a model less than all of its tokens."""
 
 
 @dataclass(frozen=True)
@@ -99,9 +104,19 @@ def _open_client(study: Study, model: str, say: Say) -> Iterator[ModelClient]:
     one_token = only.model_copy(update={"sampling": study.sampling.model_copy(update={"max_tokens": 1})})
     with open_models(only) as models:
         check_models(one_token, (), open_scaffold(study), models.spoken)  # room for openings is no matter here
-        for note in models.notes():
+        for note in (*models.notes(), *_confined(model, models)):
             say(f"note: {note}")
         yield models.clients[model]
+
+
+def _confined(model: str, models: OpenModels) -> Iterator[str]:
+    """Where a model was not free when it acted, its log is of other probabilities than its scores."""
+    spoken = models.spoken.get(model)
+    for name in sorted(_CONFINING & spoken.address.extra_body.keys()) if spoken is not None else ():
+        yield (
+            f"model {model!r} acts under `extra_body.{name}`: the log has log-probabilities among what that leaves "
+            "possible, scores are of free replies; its own actions do not compare"
+        )
 
 
 def _owed(questions: Sequence[Question], folder: RunFolder, model: str, take: int) -> list[Question]:

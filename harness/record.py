@@ -175,7 +175,8 @@ class Reply(Record):
     tokens: Tokens | None = None
     """None when log-probabilities were not asked for or not given."""
     logprob: float | None = None
-    """Sum over the action's span at temperature 1; None when it cannot be known exactly."""
+    """Sum over the action's span at temperature 1; None when it cannot be known exactly. Where a request confines what
+    may be written (structured outputs), among what that leaves possible: vLLM logs it so."""
     propensity: float | None = None
     """Probability of this action under the sampling in force; None unless the server states it."""
     model: str

@@ -259,11 +259,13 @@ def test_another_prompt_than_the_one_that_was_answered_is_no_score_of_it(run: Ru
     assert others[1].logprob is not None, "another model has another template"
 
 
-def served_by(url: str, name: str, run: RunFolder, folder: Path, concurrency: int | None = None) -> RunFolder:
+def served_by(
+    url: str, name: str, run: RunFolder, folder: Path, concurrency: int | None = None, **more: Any
+) -> RunFolder:
     """A copy of the run whose model `large` is served there under that name."""
     copy = rewritten(run, folder, b"{", b"{")
     study = study_of(url)
-    study["models"]["large"] |= {"model": name, "concurrency": concurrency}
+    study["models"]["large"] |= {"model": name, "concurrency": concurrency, **more}
     copy.study_file.write_text(to_yaml(validate(study, "test")))
     return copy
 
@@ -296,6 +298,16 @@ def test_steps_that_could_not_be_asked_stay_owed_and_are_asked_later(run: RunFol
         broken[0] = False
         assert score(flaky, "large", "base") == 0
     assert sorted(each.step for each in flaky.scores("large")) == [step.index for step in base.steps]
+
+
+def test_a_model_that_was_not_free_when_it_acted_is_said(run: RunFolder, tmp_path: Path) -> None:
+    for number, body in enumerate(({"structured_outputs": {"regex": "a+"}, "top_k": 5}, {"top_k": 5})):
+        (tmp_path / str(number)).mkdir()
+        told: list[str] = []
+        with serving(Words()) as url:
+            held = served_by(url, "words", run, tmp_path / str(number), extra_body=body)
+            score_run(held.path, "large", of="base", twice=False, say=told.append)
+        assert [("structured_outputs" in line, "do not compare" in line) for line in told] == [(True, True)][number:]
 
 
 def test_no_more_is_in_flight_than_the_models_server_is_to_have(run: RunFolder, tmp_path: Path) -> None:
