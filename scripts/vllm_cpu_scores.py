@@ -9,8 +9,9 @@ import sys
 
 import httpx
 
-from harness.assemble import open_tasks
+from harness.bundled import cache_folder
 from harness.prompting import opening
+from harness.tasks.pocket import Pocket
 
 REPLIES, TOKENS = 6, 24
 
@@ -28,7 +29,7 @@ def main(url: str, model: str, tolerance: float) -> int:
 
 def differences_of(http: httpx.Client, model: str, number: int) -> list[float]:
     """Sampled less teacher-forced log-probability, token by token, of one reply."""
-    task = open_tasks("pocket").tasks()[number]
+    task = Pocket(cache_folder()).tasks()[number]
     asked = {"model": model, "messages": opening(task, "text"), "temperature": 1.0, "seed": number, "logprobs": True}
     answer = post(http, "/chat/completions", {**asked, "max_tokens": TOKENS, "return_token_ids": True})
     choice, prompt = answer["choices"][0], answer["prompt_token_ids"]
