@@ -61,7 +61,8 @@ class Spoken:
 
 @contextmanager
 def open_models(study: Study) -> Iterator[OpenModels]:
-    """Start the servers that the study brings along, and make a client for each model; nothing is asked yet."""
+    """Start the servers that the study brings along, and make a client for each model. Of somebody's servers the
+    metrics are looked at, for when they started; no model is asked."""
     with ExitStack() as stack:
         opening = _Opening(study, stack)
         for name, model in study.models.items():

@@ -438,6 +438,14 @@ OPERATIONAL_OF_A_MODEL = (
 def load_study(source: str, overrides: Sequence[str] = ()) -> Study:
     """The study in the file `source` (or bundled under that name) with dotted `key=value` overrides applied."""
     path = _find(source)
+    content = read_keys(path, "a study file", "name: my-study")
+    for override in overrides:
+        _apply(content, override)
+    return validate(content, str(path))
+
+
+def read_keys(path: Path, what: str, example: str) -> dict[str, Any]:
+    """The keys and values in the YAML file `path`; ConfigError says what `what` should hold."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
@@ -445,10 +453,8 @@ def load_study(source: str, overrides: Sequence[str] = ()) -> Study:
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not a text file") from None
     if not isinstance(content, dict):
-        raise ConfigError(f"{path}: a study file holds keys and values, such as `name: my-study`")
-    for override in overrides:
-        _apply(content, override)
-    return validate(content, str(path))
+        raise ConfigError(f"{path}: {what} holds keys and values, such as `{example}`")
+    return content
 
 
 def validate(content: Mapping[str, Any], where: str) -> Study:

@@ -65,10 +65,6 @@ class OpenAIClient:
         entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
         return [Served(str(entry.get("id")), _context_of(entry)) for entry in entries]
 
-    def served_models(self) -> list[str]:
-        """Names that the server serves."""
-        return [entry.name for entry in self.served()]
-
     def facts(self) -> dict[str, object]:
         """What was seen in use, for the manifest."""
         return {**self._ledger.facts(), **self._gate.facts()}

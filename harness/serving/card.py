@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from harness.bundled import bundled
-from harness.config import Positive, Section, check_extra_body, explain
+from harness.config import Positive, Section, check_extra_body, explain, read_keys
 from harness.errors import ConfigError
 
 Flag = bool | int | float | str | dict[str, Any]
@@ -142,14 +141,7 @@ def is_secret(variable: str) -> bool:
 def load_card(source: str) -> ModelCard:
     """The card in the file `source`, or the one in configs/models of that name."""
     path = _find(source)
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: not a text file") from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path}: a model card holds keys and values, such as `port: 8001`")
+    content = read_keys(path, "a model card", "port: 8001")
     if "name" in content:
         raise ConfigError(f"{path}: `name`: a card is named after its file; leave the key out")
     try:
